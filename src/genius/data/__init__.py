@@ -1,0 +1,1 @@
+"""Readers: folders, tables and benchmarks to items and queries."""

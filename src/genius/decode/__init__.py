@@ -1,0 +1,1 @@
+"""The decoder: probabilities of codes for a query."""

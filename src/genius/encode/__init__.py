@@ -1,0 +1,1 @@
+"""Encoders: images and texts to vectors of one width."""

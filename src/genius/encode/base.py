@@ -1,0 +1,108 @@
+"""What an encoder is, and the list of those we have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genius.errors import BadInput
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Array = NDArray[np.float32]
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """Images and texts to raw (not normalised) vectors of width `dim`."""
+
+    @property
+    def dim(self) -> int:
+        """Width of the vectors."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever the same input could give another vector."""
+
+    def encode_images(self, images: Sequence[Image]) -> Array:
+        """Vectors of RGB images, (n, dim)."""
+
+    def encode_texts(self, texts: Sequence[str]) -> Array:
+        """Vectors of cleaned texts, (n, dim)."""
+
+
+@runtime_checkable
+class FusingEncoder(Protocol):
+    """An encoder whose towers meet before the vector: one vector per item or query."""
+
+    @property
+    def dim(self) -> int:
+        """Width of the vectors."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever the same input could give another vector."""
+
+    def encode_items(self, images: Sequence[Image | None], texts: Sequence[str | None]) -> Array:
+        """One vector for each (image, text), either of which may be absent, (n, dim)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Image and text vectors of the same things; an absent part is a zero row."""
+
+    image: Array  # (n, dim)
+    text: Array  # (n, dim)
+
+    def phi(self) -> Array:
+        """The fused embedding of the paper's 4.1: image + text, L2-normalised; what exact search compares."""
+        total = self.image + self.text
+        norm = np.linalg.norm(total, axis=1, keepdims=True)
+        return np.asarray(total / np.maximum(norm, 1e-12), dtype=np.float32)
+
+
+def encode_parts(
+    encoder: Encoder | FusingEncoder, images: Sequence[Image | None], texts: Sequence[str | None]
+) -> Parts:
+    """Vectors of things that have an image, a text or both; `images` and `texts` are parallel."""
+    count = len(images)
+    image_rows = np.zeros((count, encoder.dim), dtype=np.float32)
+    text_rows = np.zeros((count, encoder.dim), dtype=np.float32)
+    if isinstance(encoder, FusingEncoder):
+        if count:
+            image_rows[:] = encoder.encode_items(images, texts)
+        return Parts(image_rows, text_rows)
+    with_image = [row for row, image in enumerate(images) if image is not None]
+    with_text = [row for row, text in enumerate(texts) if text]
+    if with_image:
+        image_rows[with_image] = encoder.encode_images([image for image in images if image is not None])
+    if with_text:
+        text_rows[with_text] = encoder.encode_texts([text for text in texts if text])
+    return Parts(image_rows, text_rows)
+
+
+# name -> "module:function"; the function gets (source, device) and returns the encoder
+ENCODERS: dict[str, str] = {
+    "mini": "genius.encode.mini:load",
+    "clip": "genius.encode.clip:load",
+    "clip-ff": "genius.encode.feature_fusion:load_clip",
+    "blip": "genius.encode.blip:load",
+    "blip-ff": "genius.encode.feature_fusion:load_blip",
+    "precomputed": "genius.encode.precomputed:load",
+}
+
+
+def load_encoder(name: str, source: str | Path | None = None, device: str = "cpu") -> Encoder | FusingEncoder:
+    """The encoder registered as `name`, from `source` (a folder, file or hub id; `mini` needs none)."""
+    if name not in ENCODERS:
+        raise BadInput(f"unknown encoder {name!r}: choose one of {', '.join(sorted(ENCODERS))}")
+    module, function = ENCODERS[name].split(":")
+    loader: Callable[..., Encoder | FusingEncoder] = getattr(import_module(module), function)
+    return loader(source, device)

@@ -1,0 +1,1 @@
+"""The bench: metrics, protocol, tables and the systems compared."""

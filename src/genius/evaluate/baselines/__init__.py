@@ -1,0 +1,1 @@
+"""Systems that the bench sets beside ours, one file each."""

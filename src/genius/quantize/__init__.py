@@ -1,0 +1,1 @@
+"""Fusion and residual quantization: vectors to codes."""

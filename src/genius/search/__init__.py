@@ -1,0 +1,1 @@
+"""Search over stored codes: trie, beams, leaves, re-ranking."""

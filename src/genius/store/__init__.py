@@ -1,0 +1,1 @@
+"""The durable index: SQLite is the truth, arrays are its cache."""

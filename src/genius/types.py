@@ -1,0 +1,102 @@
+"""The words of the project as types: items, queries, hits and their modalities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from genius.errors import BadInput
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    ImageSource = str | Path | bytes | Image
+
+
+class Modality(StrEnum):
+    """What an item is made of. The order is the order of the modality codes."""
+
+    IMAGE = "image"
+    TEXT = "text"
+    PAIR = "pair"
+
+    @classmethod
+    def parse(cls, name: str) -> Modality:
+        """The modality called `name`; M-BEIR's `image,text` and `text,image` are pairs."""
+        parts = frozenset(part.strip() for part in name.lower().split(","))
+        if parts == {"image", "text"}:
+            return cls.PAIR
+        try:
+            return cls(name.strip().lower())
+        except ValueError:
+            raise BadInput(f"unknown modality {name!r}: use image, text or pair") from None
+
+    @classmethod
+    def of(cls, *, image: bool, text: bool) -> Modality:
+        """The modality of something that has an image, a text or both."""
+        if image and text:
+            return cls.PAIR
+        if image:
+            return cls.IMAGE
+        if text:
+            return cls.TEXT
+        raise BadInput("neither image nor text: give at least one of them")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A thing that can be found: an image, a text, or a pair of both."""
+
+    id: str
+    image: ImageSource | None = None
+    text: str | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def modality(self) -> Modality:
+        """Image, text or pair, by the parts that are there."""
+        return Modality.of(image=self.image is not None, text=bool(self.text))
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is asked: an image, a text or both, and what is wanted.
+
+    `instruction` is a sentence that says what is wanted; `want` names the modality instead, and the
+    model's own sentence for it is used. With neither, every modality is searched.
+    """
+
+    text: str | None = None
+    image: ImageSource | None = None
+    want: Modality | None = None
+    instruction: str | None = None
+    id: str | None = None
+
+    @property
+    def modality(self) -> Modality:
+        """Image, text or pair, by the parts that are there."""
+        return Modality.of(image=self.image is not None, text=bool(self.text))
+
+    @classmethod
+    def of(cls, query: str | Path | Query) -> Self | Query:
+        """A query from a plain string (text) or a path (image)."""
+        if isinstance(query, Query):
+            return query
+        return cls(image=query) if isinstance(query, Path) else cls(text=query)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One answer: the item, its score and the codes it was found under."""
+
+    id: str
+    score: float
+    rank: int
+    modality: Modality
+    codes: tuple[int, ...] = ()
+    text: str | None = None
+    path: str | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
