@@ -87,7 +87,8 @@ class Judged:
 def judge(ranked: NDArray[np.integer], judgements: Judgements) -> Judged:
     """The lists `ranked` (queries, depth), best first, set against `judgements`.
 
-    A short list ends in NOTHING. Refused: an item twice in one list (it would be counted twice) and a place after an empty one.
+    A short list ends in NOTHING. Refused: an item twice in one list (it would be counted twice), and a place
+    that is filled after an empty one.
     """
     if ranked.ndim != 2 or len(ranked) != judgements.queries:
         raise BadInput(f"{judgements.queries} judged queries, but ranked lists of shape {ranked.shape}")
