@@ -1,0 +1,59 @@
+"""The weights a decoder starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from genius.decode.model import SPECIAL_ROWS, Decoder
+from genius.errors import BadInput
+
+
+@torch.no_grad()
+def initialise(decoder: Decoder, generator: torch.Generator) -> None:
+    """Draw all weights as T5 does: normal, sized so that attention needs no scaling."""
+    shape = decoder.shape
+    sizes = {
+        "embedding.weight": 1.0,
+        "position.weight": shape.width**-0.5,
+        "projector.weight": shape.dim**-0.5,
+        "self_in.weight": shape.width**-0.5,
+        "self_out.weight": shape.inner**-0.5,
+        "cross_query.weight": (shape.width * shape.head_width) ** -0.5,
+        "cross_in.weight": shape.width**-0.5,
+        "cross_out.weight": shape.inner**-0.5,
+        "feed_in.weight": shape.width**-0.5,
+        "feed_out.weight": shape.feed_forward**-0.5,
+    }
+    for name, weight in decoder.named_parameters():
+        if name.endswith("norm.weight"):
+            weight.fill_(1.0)
+        elif name.endswith(".bias"):
+            weight.zero_()
+        else:
+            weight.normal_(0.0, sizes[".".join(name.split(".")[-2:])], generator=generator)
+        if name.endswith("self_in.weight"):
+            weight[: shape.inner] *= shape.head_width**-0.5  # the query's third stands for the scaling
+
+
+@torch.no_grad()
+def init_from_codebooks(
+    decoder: Decoder, codebooks: Sequence[Tensor], generator: torch.Generator, scale: float = 1.0
+) -> None:
+    """Start the rows of the codes from the code vectors, so that near codes begin with near rows.
+
+    Each level's codebook (sizes[level], dim), L2-normalised, goes through one random matrix; the entries of
+    a row have the size `scale`. T5's own start is 1; the released factor of 100 on a matrix that is
+    uniform in +-768^-0.5 comes to 2.1.
+    """
+    shape = decoder.shape
+    found = tuple(tuple(book.shape) for book in codebooks)
+    if found != tuple((size, shape.dim) for size in shape.sizes):
+        raise BadInput(f"codebooks of shapes {found} for a decoder of width {shape.dim}, sizes {shape.sizes}")
+    rows = F.normalize(torch.cat([book.detach().float() for book in codebooks]), dim=1)
+    matrix = torch.randn(shape.dim, shape.width, generator=generator, device=generator.device)
+    weight = decoder.embedding.weight
+    weight[SPECIAL_ROWS:] = (rows.to(matrix.device) @ matrix * scale).to(weight)

@@ -1,0 +1,274 @@
+"""The decoder: a T5-style network that reads a query vector and scores codes, level by level (eq. 9, 10).
+
+    z (batch, dim) -> projector -> 30 prefix vectors, read by cross-attention
+    start, code 0, code 1 … -> self-attention -> logits of level 0, 1, 2 …
+
+Training is one teacher-forced pass (`forward`). Searching goes level by level (`start`, `score_next`,
+`advance`) over many beams of a query at once; the beams share the keys and values of the query's prefix.
+Inside, no value ever travels to the host and every shape follows from the arguments' shapes, so a step can
+be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from genius.errors import BadInput
+
+START = 0  # row of the embedding that starts every sequence (T5's pad); 1 is T5's end, 2 its unknown
+SPECIAL_ROWS = 3
+BUCKETS = 32
+MAX_DISTANCE = 128
+
+# name -> layers, width, heads, head_width, feed_forward (supplement, Table 5; mini is ours)
+PRESETS: dict[str, tuple[int, int, int, int, int]] = {
+    "mini": (4, 256, 4, 64, 1024),
+    "t5-small": (6, 512, 8, 64, 2048),
+    "t5-base": (12, 768, 12, 64, 3072),
+    "t5-large": (24, 1024, 16, 64, 4096),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderShape:
+    """Every size of a decoder; two decoders of equal shape can exchange weights."""
+
+    dim: int  # width of z
+    sizes: tuple[int, ...]  # codes per level
+    layers: int = 6
+    width: int = 512
+    heads: int = 8
+    head_width: int = 64
+    feed_forward: int = 2048
+    prefix: int = 30
+    dropout: float = 0.1
+
+    @classmethod
+    def preset(
+        cls, name: str, dim: int, sizes: Sequence[int], prefix: int = 30, dropout: float = 0.1
+    ) -> DecoderShape:
+        """The shape called `name` for vectors of width `dim` and these code sizes."""
+        if name not in PRESETS:
+            raise BadInput(f"unknown decoder preset {name!r}: choose one of {', '.join(PRESETS)}")
+        return cls(dim, tuple(sizes), *PRESETS[name], prefix=prefix, dropout=dropout)
+
+    @property
+    def levels(self) -> int:
+        """How many codes an item has."""
+        return len(self.sizes)
+
+    @property
+    def inner(self) -> int:
+        """Width of all attention heads together."""
+        return self.heads * self.head_width
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Embedding row of code 0 of each level."""
+        return tuple(accumulate(self.sizes[:-1], initial=SPECIAL_ROWS))
+
+    @property
+    def rows(self) -> int:
+        """Rows of the embedding: the special ones, then each level's codes in order."""
+        return SPECIAL_ROWS + sum(self.sizes)
+
+
+Cross = tuple[Tensor, Tensor]  # keys and values of the prefix, (batch, heads, prefix, head_width)
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderState:
+    """Beams of a batch of queries, each with `level` codes chosen."""
+
+    level: int
+    hidden: Tensor  # (batch, beam, width), what the head of `level` reads; no beam once all codes are chosen
+    cache: Tensor  # (level + 1, batch * beam, layers, 2, heads, head_width) keys and values of the beams
+    cross: tuple[Cross, ...]  # one per layer, shared by the beams of a query
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention, cross-attention to the prefix, feed-forward: each after RMSNorm, added to its input."""
+
+    def __init__(self, shape: DecoderShape) -> None:
+        super().__init__()
+        width, inner = shape.width, shape.inner
+        self.heads, self.head_width = shape.heads, shape.head_width
+        self.attention_dropout = shape.dropout
+        self.self_norm = nn.RMSNorm(width, eps=1e-6)
+        self.self_in = nn.Linear(width, 3 * inner, bias=False)  # query, key, value
+        self.self_out = nn.Linear(inner, width, bias=False)
+        self.cross_norm = nn.RMSNorm(width, eps=1e-6)
+        self.cross_query = nn.Linear(width, inner, bias=False)
+        self.cross_in = nn.Linear(width, 2 * inner, bias=False)  # key, value
+        self.cross_out = nn.Linear(inner, width, bias=False)
+        self.feed_norm = nn.RMSNorm(width, eps=1e-6)
+        self.feed_in = nn.Linear(width, shape.feed_forward, bias=False)
+        self.feed_out = nn.Linear(shape.feed_forward, width, bias=False)
+        self.dropout = nn.Dropout(shape.dropout)
+
+    def read_prefix(self, prefix: Tensor) -> Cross:
+        """Keys and values of the prefix (batch, prefix, width), each (batch, heads, prefix, head_width)."""
+        both = self.cross_in(prefix).unflatten(-1, (2, self.heads, self.head_width))
+        keys, values = both.permute(2, 0, 3, 1, 4).unbind(0)
+        return keys, values
+
+    def forward(self, x: Tensor, cross: Cross, bias: Tensor, cache: Tensor | None = None) -> Tensor:
+        """`x` (batch, beam, time, width) after this layer; the newest time goes into `cache`, if given."""
+        x = x + self.dropout(self._attend_self(self.self_norm(x), bias, cache))
+        x = x + self.dropout(self._attend_prefix(self.cross_norm(x), cross))
+        fed: Tensor = self.feed_out(self.dropout(F.relu(self.feed_in(self.feed_norm(x)))))
+        out: Tensor = x + self.dropout(fed)
+        return out
+
+    def _attend_self(self, x: Tensor, bias: Tensor, cache: Tensor | None) -> Tensor:
+        projected = self.self_in(x).flatten(0, 1).unflatten(-1, (3, self.heads, self.head_width))
+        query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)  # (beams, heads, time, head_width)
+        if cache is not None:  # (time, beams, 2, heads, head_width)
+            cache[-1].copy_(projected[:, 0, 1:])
+            key, value = cache.permute(2, 1, 3, 0, 4).unbind(0)
+        out: Tensor = self.self_out(self._attention(query, key, value, bias).view(*x.shape[:3], -1))
+        return out
+
+    def _attend_prefix(self, x: Tensor, cross: Cross) -> Tensor:
+        # All beams and times of a query ask side by side, so its keys and values are never copied.
+        query = self.cross_query(x).flatten(1, 2).unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)
+        out: Tensor = self.cross_out(self._attention(query, *cross, None).view(*x.shape[:3], -1))
+        return out
+
+    def _attention(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
+        dropout = self.attention_dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(query, key, value, bias, dropout_p=dropout, scale=1.0)
+        return mixed.transpose(1, 2).flatten(2)  # (…, time, inner)
+
+
+class Decoder(nn.Module):
+    """Scores codes of each level, given a query vector and the codes before (eq. 10).
+
+    Put it in eval mode before searching, or dropout makes the scores random.
+    """
+
+    buckets: Tensor
+    offsets: Tensor
+
+    def __init__(self, shape: DecoderShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embedding = nn.Embedding(shape.rows, shape.width)  # input and, tied, output
+        self.projector = nn.Linear(shape.dim, shape.prefix * shape.width)
+        self.prefix_norm = nn.RMSNorm(shape.width, eps=1e-6)
+        self.position = nn.Embedding(BUCKETS, shape.heads)  # one table, used by all layers
+        self.layers = nn.ModuleList(DecoderLayer(shape) for _ in range(shape.layers))
+        self.final_norm = nn.RMSNorm(shape.width, eps=1e-6)
+        self.dropout = nn.Dropout(shape.dropout)
+        self.register_buffer("buckets", distance_buckets(shape.levels), persistent=False)
+        self.register_buffer("offsets", torch.tensor(shape.offsets), persistent=False)
+
+    def forward(self, z: Tensor, codes: Tensor) -> list[Tensor]:
+        """Logits of each level given the true codes before it: (batch, sizes[level]) per level.
+
+        `z` (batch, dim), `codes` (batch, levels); the last level's codes are not read.
+        """
+        hidden = self._teach(z, codes[:, None].long())[:, 0] * self.shape.width**-0.5
+        tables = self._tables()
+        return [F.linear(hidden[:, level], table) for level, table in enumerate(tables)]
+
+    @torch.no_grad()
+    def score_codes(self, z: Tensor, codes: Tensor, from_level: int = 0) -> Tensor:
+        """Log-probabilities of given codes in one pass, (batch, n, levels - from_level), float32.
+
+        `z` (batch, dim), `codes` (batch, n, levels): n code sequences for each query. Equal to what
+        `score_next` gives step by step.
+        """
+        codes = codes.long()
+        hidden = self._teach(z, codes)
+        scores = [
+            self._log_probabilities(hidden[:, :, level], level).gather(-1, codes[:, :, level, None])
+            for level in range(from_level, self.shape.levels)
+        ]
+        return torch.cat(scores, -1)
+
+    @torch.no_grad()
+    def start(self, z: Tensor) -> DecoderState:
+        """A state with one beam and no code chosen for each query, `z` (batch, dim)."""
+        rows = torch.full((z.shape[0], 1), START, dtype=torch.long, device=z.device)
+        return self._step(0, rows, self._new_cache(0, z.shape[0]), self._read_prefix(z))
+
+    @torch.no_grad()
+    def score_next(self, state: DecoderState) -> Tensor:
+        """Log-probabilities of the codes of `state.level`, (batch, beam, sizes[level]), float32.
+
+        The softmax is over all codes of the level, not over those that exist in some pool.
+        """
+        return self._log_probabilities(state.hidden, state.level)
+
+    @torch.no_grad()
+    def advance(self, state: DecoderState, parents: Tensor, codes: Tensor) -> DecoderState:
+        """The state in which new beam b of a query continues beam `parents[:, b]` by `codes[:, b]`.
+
+        Both (batch, new_beam); the new number of beams may be larger or smaller than the old one.
+        """
+        batch, beam = state.hidden.shape[:2]
+        level = state.level + 1
+        if level == self.shape.levels:  # nothing left to score
+            return DecoderState(level, state.hidden[:, :0], state.cache[:0], state.cross)
+        firsts = torch.arange(0, batch * beam, beam, device=parents.device)[:, None]
+        cache = self._new_cache(level, parents.numel())
+        torch.index_select(state.cache, 1, (firsts + parents).flatten(), out=cache[:level])
+        return self._step(level, codes.long() + self.offsets[level - 1], cache, state.cross)
+
+    def _step(self, level: int, rows: Tensor, cache: Tensor, cross: tuple[Cross, ...]) -> DecoderState:
+        """Run embedding rows (batch, beam) at position `level`; their keys and values complete `cache`."""
+        bias = self.position(self.buckets[level, : level + 1]).T[None, :, None]  # (1, heads, 1, time)
+        x = self.embedding(rows)[:, :, None]
+        for number, layer in enumerate(self.layers):
+            x = layer(x, cross[number], bias, cache[:, :, number])
+        return DecoderState(level, self.final_norm(x)[:, :, 0], cache, cross)
+
+    def _teach(self, z: Tensor, codes: Tensor) -> Tensor:
+        """Hidden vectors (batch, n, levels, width) of known codes (batch, n, levels), in one pass."""
+        start = torch.full_like(codes[:, :, :1], START)
+        rows = torch.cat([start, codes[:, :, :-1] + self.offsets[:-1]], dim=-1)
+        ahead = torch.ones_like(self.buckets, dtype=torch.bool).triu(1)
+        bias = self.position(self.buckets).permute(2, 0, 1)[None].masked_fill(ahead, -torch.inf)
+        x = self.dropout(self.embedding(rows))
+        for layer, cross in zip(self.layers, self._read_prefix(z), strict=True):
+            x = layer(x, cross, bias)
+        hidden: Tensor = self.dropout(self.final_norm(x))
+        return hidden
+
+    def _read_prefix(self, z: Tensor) -> tuple[Cross, ...]:
+        prefix = self.projector(z.to(self.projector.weight.dtype))  # eq. 9
+        prefix = self.prefix_norm(prefix.unflatten(-1, (self.shape.prefix, self.shape.width)))
+        prefix = self.dropout(prefix)
+        return tuple(layer.read_prefix(prefix) for layer in self.layers)  # type: ignore[operator]
+
+    def _tables(self) -> tuple[Tensor, ...]:
+        """Each level's rows of the embedding, (sizes[level], width); one split, so one gradient."""
+        return torch.split_with_sizes(self.embedding.weight, [SPECIAL_ROWS, *self.shape.sizes])[1:]
+
+    def _log_probabilities(self, hidden: Tensor, level: int) -> Tensor:
+        logits = F.linear(hidden * self.shape.width**-0.5, self._tables()[level])
+        return F.log_softmax(logits.float(), dim=-1)
+
+    def _new_cache(self, level: int, beams: int) -> Tensor:
+        shape, like = self.shape, self.embedding.weight
+        return like.new_empty(level + 1, beams, shape.layers, 2, shape.heads, shape.head_width)
+
+
+def distance_buckets(levels: int) -> Tensor:
+    """T5's causal bucket of each (position, earlier position), (levels, levels).
+
+    Distances below half of the buckets have their own; the others share buckets of logarithmic width.
+    """
+    exact = BUCKETS // 2
+    distance = (torch.arange(levels)[:, None] - torch.arange(levels)[None]).clamp_min(0)
+    ratio = torch.log(distance.clamp_min(exact) / exact) / math.log(MAX_DISTANCE / exact)
+    far = (exact + (ratio * (BUCKETS - exact)).long()).clamp_max(BUCKETS - 1)
+    return torch.where(distance < exact, distance, far)
