@@ -49,6 +49,7 @@ class Optimiser(Section):
     precision: Literal["float32", "bfloat16"] = "float32"
     check_every: int = Field(default=500, gt=0)  # steps between validations and checkpoints
     patience: int = Field(default=0, ge=0)  # validations without gain before stopping; 0: never
+    compile: bool = False  # torch.compile the parts that gain from it
 
 
 class EncoderTraining(Section):

@@ -1,0 +1,1 @@
+"""What the stages of training share: schedule, checkpoints, the loop, several processes."""
