@@ -1,0 +1,97 @@
+"""TREC files: round trips, ir-measures reads what we write, wrong files are named."""
+
+from __future__ import annotations
+
+import ir_measures
+import numpy as np
+import pytest
+
+from genius.errors import BadData, BadInput
+from genius.evaluate.metrics import NOTHING
+from genius.evaluate.trec import match_run, read_qrels, read_run, write_qrels, write_run
+
+RUN = {"9:1": [("9:7", 0.75), ("9:3", 0.1 + 0.2)], "9:2": [("9:3", -1e-9)]}
+QRELS = {"9:1": {"9:3": 1, "9:4": 0}, "9:2": {"9:3": 2}}
+
+
+def test_round_trip(tmp_path):
+    write_run(tmp_path / "deep" / "a.trec", RUN, "genius+codes")
+    assert read_run(tmp_path / "deep" / "a.trec") == RUN
+    write_qrels(tmp_path / "q.txt", QRELS, task=0)
+    assert read_qrels(tmp_path / "q.txt") == QRELS
+    assert (tmp_path / "q.txt").read_text().splitlines()[0] == "9:1 0 9:3 1 0"
+    assert [f.name for f in tmp_path.iterdir() if f.suffix == ".part"] == []
+
+
+def test_ir_measures_reads_our_files(tmp_path):
+    write_run(tmp_path / "a.trec", RUN, "x")
+    write_qrels(tmp_path / "q.txt", QRELS)
+    run = list(ir_measures.read_trec_run(str(tmp_path / "a.trec")))
+    qrels = list(ir_measures.read_trec_qrels(str(tmp_path / "q.txt")))
+    assert [(r.query_id, r.doc_id, r.score) for r in run] == [
+        (q, item, score) for q, entries in RUN.items() for item, score in entries
+    ]
+    assert [(j.query_id, j.doc_id, j.relevance) for j in qrels] == [
+        (q, item, grade) for q, judged in QRELS.items() for item, grade in judged.items()
+    ]
+
+
+def test_the_score_orders_and_rank_breaks_ties(tmp_path):
+    file = tmp_path / "a.trec"
+    file.write_text("q Q0 c 3 0.5 t\nq Q0 b 2 0.5 t\n\nq Q0 a 1 0.9 t\n")
+    assert read_run(file) == {"q": [("a", 0.9), ("b", 0.5), ("c", 0.5)]}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("q Q0 a 1 0.9\n", "line 1: 5 columns"),
+        ("q Q0 a 1 0.9 t\nq Q0 a 2 0.8 t\n", "line 2: item a is listed twice"),
+        ("q Q0 a one 0.9 t\n", "is no number"),
+        ("q Q0 a 1 nan t\n", "NaN"),
+        ("q Q0 a 2 0.9 t\nq Q0 b 1 0.8 t\n", "ranks and scores of query q disagree"),
+    ],
+)
+def test_wrong_runs_are_named(tmp_path, text, complaint):
+    file = tmp_path / "a.trec"
+    file.write_text(text)
+    with pytest.raises(BadData, match=complaint):
+        read_run(file)
+
+
+def test_wrong_qrels_are_named(tmp_path):
+    file = tmp_path / "q.txt"
+    file.write_text("q 0 a 1 0\nq 0 a 0 0\n")
+    with pytest.raises(BadData, match="line 2: q and a were judged differently"):
+        read_qrels(file)
+    file.write_text("q 0 a yes 0\n")
+    with pytest.raises(BadData, match="no whole number"):
+        read_qrels(file)
+    with pytest.raises(BadData, match="no file"):
+        read_qrels(tmp_path / "none.txt")
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(BadData, match="not a text file"):
+        read_qrels(file)
+
+
+def test_ids_with_blanks_are_refused_and_nothing_is_left_behind(tmp_path):
+    with pytest.raises(BadInput, match="no blanks"):
+        write_run(tmp_path / "a.trec", {"q": [("my photo", 1.0)]}, "t")
+    with pytest.raises(BadInput, match="one word"):
+        write_run(tmp_path / "a.trec", RUN, "two words")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_matching_keeps_places_and_counts_what_does_not_fit():
+    run = {"1": [("a", 3.0), ("strange", 2.0), ("b", 1.0)], "9": [("a", 1.0)]}
+    matched = match_run(run, ["1", "2"], ["b", "a"], depth=4)
+    assert matched.ranked.tolist() == [[1, 3, 0, NOTHING], [NOTHING] * 4]
+    assert (matched.unanswered, matched.foreign_queries, matched.foreign_items) == (1, 1, 1)
+    assert np.issubdtype(matched.ranked.dtype, np.integer)
+
+
+def test_a_run_of_another_dataset_is_refused():
+    with pytest.raises(BadInput, match="another dataset"):
+        match_run({"20:1": [("20:5", 1.0)]}, ["21:1"], ["20:5"], depth=5)
+    with pytest.raises(BadInput, match="another pool"):
+        match_run({"20:1": [("20:5", 1.0)]}, ["20:1"], ["21:5"], depth=5)
