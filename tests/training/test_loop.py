@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from genius.errors import BadInput, ModelMismatch, StorageError, TrainingStopped
-from genius.training.checkpoint import load_weights, save_checkpoint, save_weights
+from genius.encode.weights import save_weights
+from genius.errors import BadInput, ModelMismatch, TrainingStopped
 from genius.training.journal import read_log
 from genius.training.loop import run
 from genius.training.schedule import Plan, generator_for
@@ -128,27 +128,15 @@ def test_bfloat16_trains(tmp_path):
     assert history[-1][1] < history[0][1] / 2
 
 
-def test_weights_that_do_not_fit_are_named(tmp_path):
-    save_weights(tmp_path / "w.safetensors", nn.Linear(3, 2))
-    with pytest.raises(ModelMismatch, match=r"missing 0.weight; unknown bias; unknown weight"):
-        load_weights(tmp_path / "w.safetensors", nn.Sequential(nn.Linear(3, 2, bias=False)))
-    with pytest.raises(ModelMismatch, match=r"weight is \(2, 3\) instead of \(2, 4\)"):
-        load_weights(tmp_path / "w.safetensors", nn.Linear(4, 2))
-    (tmp_path / "p.safetensors").write_bytes(b"\x80\x04pickle")
-    with pytest.raises(ModelMismatch, match="not a safetensors file"):
-        load_weights(tmp_path / "p.safetensors", nn.Linear(4, 2))
-
-
-def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(tmp_path):
-    module = nn.Linear(2, 2)
-    optimiser = torch.optim.AdamW(module.parameters())
-    file = tmp_path / "c" / "checkpoint.safetensors"
-    save_checkpoint(file, module, optimiser, {"done": 1})
-    before = file.read_bytes()
-    (file.parent / (file.name + ".part")).mkdir()  # the temporary name is taken: the write fails
-    with pytest.raises((StorageError, IsADirectoryError, PermissionError)):
-        save_checkpoint(file, module, optimiser, {"done": 2})
-    assert file.read_bytes() == before
+def test_a_damaged_or_foreign_checkpoint_is_refused(tmp_path):
+    module, step = regression()
+    file = tmp_path / "checkpoint.safetensors"
+    file.write_bytes(b"\x80\x04pickle")
+    with pytest.raises(ModelMismatch, match="no checkpoint of ours"):
+        run("toy", module, step, PLAN, folder=tmp_path, seed=1, show=False)
+    save_weights(module.state_dict(), file)
+    with pytest.raises(ModelMismatch, match="no checkpoint of ours"):
+        run("toy", module, step, PLAN, folder=tmp_path, seed=1, show=False)
 
 
 SCRIPT = """

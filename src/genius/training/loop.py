@@ -19,15 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from genius.encode.weights import load_weights, save_weights
 from genius.errors import BadInput, TrainingStopped
 from genius.training import distributed
-from genius.training.checkpoint import (
-    load_checkpoint,
-    load_weights,
-    read_progress,
-    save_checkpoint,
-    save_weights,
-)
+from genius.training.checkpoint import load_checkpoint, read_progress, save_checkpoint
 from genius.training.journal import Journal
 from genius.training.schedule import Plan, adamw, seed_for, trainable
 
@@ -127,14 +122,14 @@ def run(
                     log.write(state.done, figures)
                     log.say(state.done, {"loss": state.losses["loss"], **figures})
                     if _judge(state, figures, figures[figure], plan.patience) and main:
-                        save_weights(best, module)
+                        save_weights(module.state_dict(), best)
                 if main:
                     progress = {"state": dataclasses.asdict(state), "marks": marks}
                     save_checkpoint(checkpoint, module, optimiser, progress)
                 window.restart()
     distributed.wait_for_all()
     if state.best_step not in (0, state.done):
-        load_weights(best, module)
+        load_weights(module, best)
     return Result(state.done, state.best_step or state.done, state.figures, state.losses)
 
 
