@@ -1,0 +1,113 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from genius.errors import BadInput
+from genius.quantize.pairs import IMAGE, PAIR, TEXT, build_pairs
+
+
+def small(**changes):
+    """Four queries, five items: an image, two texts, two pairs."""
+    values = {
+        "query_image": [-1, 0, 1, -1],
+        "query_texts": [[0, 1, 2], [3], [], [4, 5]],
+        "positives": [[0], [2, 1], [3, 4], [4]],
+        "item_image": [0, -1, -1, 1, 2],
+        "item_text": [-1, 6, 7, 6, 7],
+        "task": [0, 0, 1, 1],
+    }
+    images = np.arange(9, dtype=np.float32).reshape(3, 3) + 1
+    texts = -np.arange(24, dtype=np.float32).reshape(8, 3) - 1
+    return build_pairs(images, texts, **{**values, **changes})
+
+
+def test_absent_parts_are_zero_and_modalities_follow_the_parts():
+    pairs = small()
+    assert pairs.item_modality.tolist() == [IMAGE, TEXT, TEXT, PAIR, PAIR]
+    assert pairs.wanted.tolist() == [IMAGE, TEXT, PAIR, PAIR]
+    image, text = pairs.item_parts(torch.tensor([0, 1, 4]))
+    assert image.tolist() == [[1, 2, 3], [0, 0, 0], [7, 8, 9]]
+    assert text.tolist() == [[0, 0, 0], [-19, -20, -21], [-22, -23, -24]]
+    image, text = pairs.query_parts(torch.tensor([0, 2]))
+    assert image.tolist() == [[0, 0, 0], [4, 5, 6]]
+    assert text.tolist() == [[-1, -2, -3], [0, 0, 0]]
+
+
+def test_every_epoch_asks_every_query_once_in_a_fresh_order():
+    pairs = small()
+    drawn = torch.cat([pairs.sample(step, 3, seed=7).query for step in range(8)])  # 24 rows: 6 epochs
+    epochs = drawn.view(6, 4)
+    assert torch.equal(epochs.sort(1).values, torch.arange(4).expand(6, 4))
+    assert len({tuple(epoch) for epoch in epochs.tolist()}) > 1
+
+
+def test_a_batch_larger_than_the_data_and_a_repeated_draw():
+    pairs = small()
+    batch, again = pairs.sample(3, 11, seed=1), pairs.sample(3, 11, seed=1)
+    assert len(batch.query) == 11
+    assert batch.part == slice(0, 11)
+    for one, other in ((batch.query, again.query), (batch.text, again.text), (batch.item, again.item)):
+        assert torch.equal(one, other)
+    assert not torch.equal(batch.query, pairs.sample(3, 11, seed=2).query)
+
+
+def test_positives_and_instructions_are_drawn_evenly():
+    pairs = small()
+    seen = Counter()
+    for step in range(300):
+        batch = pairs.sample(step, 4, seed=0)
+        seen.update(zip(["item"] * 4, batch.query.tolist(), batch.item.tolist(), strict=True))
+        seen.update(zip(["text"] * 4, batch.query.tolist(), batch.text.tolist(), strict=True))
+    assert {(q, i) for kind, q, i in seen if kind == "item"} == {
+        (0, 0),
+        (1, 1),
+        (1, 2),
+        (2, 3),
+        (2, 4),
+        (3, 4),
+    }
+    assert {t for kind, q, t in seen if kind == "text" and q == 0} == {1, 2, 3}
+    assert {t for kind, q, t in seen if kind == "text" and q == 2} == {0}
+    assert 120 < seen["item", 1, 1] < 180
+    assert 70 < seen["text", 0, 2] < 130
+
+
+def test_is_positive_knows_all_positives():
+    pairs = small()
+    found = pairs.is_positive(torch.tensor([3, 1, 2]), torch.arange(5))
+    assert found.tolist() == [
+        [False, False, False, False, True],
+        [False, True, True, False, False],
+        [False, False, False, True, True],
+    ]
+
+
+def test_narrow_vectors_are_widened_where_used():
+    pairs = small().to("cpu", torch.float16)
+    assert pairs.images.dtype == torch.float16
+    assert pairs.item_parts(torch.tensor([0]))[0].dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"positives": [[0], [], [3], [4]]}, "query 1 has no positive"),
+        ({"item_image": [0, -1, -1, 1, 2], "item_text": [-1, -1, 7, 6, 7]}, "neither image nor text"),
+        ({"query_image": [], "query_texts": [], "positives": [], "task": []}, "no query or no item"),
+    ],
+)
+def test_what_cannot_be_learned_from_is_refused(changes, message):
+    with pytest.raises(BadInput, match=message):
+        small(**changes)
+    with pytest.raises(BadInput, match="NaN or Inf"):
+        build_pairs(
+            np.array([[np.nan]], np.float32),
+            np.zeros((0, 1), np.float32),
+            query_image=[0],
+            query_texts=[[]],
+            positives=[[0]],
+            item_image=[0],
+            item_text=[-1],
+        )
