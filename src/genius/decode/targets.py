@@ -1,0 +1,103 @@
+"""What the decoder should say at each level, and the loss against it (eq. 10).
+
+Hard targets are the item's codes. Soft targets spread over the codes that would have served nearly as well:
+
+    softmax_k(-|r - e_k|^2 / T),   r = z_item - (the code vectors of its own earlier codes)
+
+so that a near miss costs less than a far one and the order of the wrong codes is learned too. The modality
+(level 0) is always hard. Two values turn the soft targets towards the query, which ranks by what was asked:
+
+- `toward_query` w: r is measured from (1 - w) * z_item + w * z_query instead of z_item;
+- `lookup_share` s: a share s of the target is softmax_k(<z_query, e_k> / lookup_temperature), the order that
+  lookup search would give; it does not depend on the earlier codes, so its sum over levels ranks whole items.
+
+z_query is the vector that the decoder reads, after augmentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True, slots=True)
+class Softness:
+    """How soft targets are made; the fields are those of the recipe's `decoder_training` table."""
+
+    softness: float = 0.08  # T as a fraction of the mean nearest distance of the level
+    hard_share: float = 0.0  # weight of the item's own code beside the soft target
+    toward_query: float = 0.0
+    lookup_share: float = 0.0
+    lookup_temperature: float = 0.02
+
+
+class SoftTargets:
+    """Makes soft targets of a batch from its vectors and codes; a few matrix products, no gradient."""
+
+    def __init__(
+        self, codebooks: Sequence[Tensor], nearest: Sequence[float], values: Softness, first_level: int = 1
+    ) -> None:
+        """`codebooks` (sizes[level], dim) per level; `nearest` from `mean_nearest`.
+
+        Levels before `first_level` stay hard; it is 0 for a quantizer without a modality level.
+        """
+        self.codebooks = [book.detach().float() for book in codebooks]
+        self.lengths = [book.square().sum(1) for book in self.codebooks]  # |e_k|^2
+        self.temperatures = [max(values.softness * distance, 1e-8) for distance in nearest]
+        self.values, self.first_level = values, first_level
+
+    @torch.no_grad()
+    def __call__(self, z_query: Tensor, z_item: Tensor, codes: Tensor) -> list[Tensor]:
+        """Target probabilities (batch, sizes[level]) from `first_level` on; `codes` (batch, levels)."""
+        values = self.values
+        with torch.autocast(z_item.device.type, enabled=False):
+            z_query, z_item = z_query.float(), z_item.float()
+            anchor = torch.lerp(z_item, z_query, values.toward_query) if values.toward_query else z_item
+            targets = []
+            left = list(residuals(anchor, codes, self.codebooks))
+            for level in range(self.first_level, len(self.codebooks)):
+                residual, book = left[level], self.codebooks[level]
+                closeness = 2 * residual @ book.T - self.lengths[level]  # -|r - e_k|^2 + |r|^2
+                target = F.softmax(closeness / self.temperatures[level], dim=1)
+                if values.lookup_share:
+                    lookup = F.softmax(z_query @ book.T / values.lookup_temperature, dim=1)
+                    target = torch.lerp(target, lookup, values.lookup_share)
+                targets.append(target)
+        return targets
+
+
+def level_losses(
+    logits: Sequence[Tensor], codes: Tensor, soft: Sequence[Tensor] | None = None, hard_share: float = 0.0
+) -> Tensor:
+    """Cross-entropy of each level, mean over the batch, (levels,), float32; the loss is its mean (eq. 10).
+
+    `logits` (batch, sizes[level]) per level, `codes` (batch, levels); `soft` holds the target probabilities
+    of the last levels, to which the item's own code contributes a share `hard_share`.
+    """
+    hard = [F.cross_entropy(scores.float(), codes[:, level].long()) for level, scores in enumerate(logits)]
+    if not soft:
+        return torch.stack(hard)
+    first = len(logits) - len(soft)
+    mixed = [
+        torch.lerp(F.cross_entropy(scores.float(), target), own, hard_share)
+        for own, scores, target in zip(hard[first:], logits[first:], soft, strict=True)
+    ]
+    return torch.stack([*hard[:first], *mixed])
+
+
+def residuals(z: Tensor, codes: Tensor, codebooks: Sequence[Tensor]) -> Iterator[Tensor]:
+    """What is left of `z` (n, dim) before each level takes its code vector off, and last, after all did."""
+    yield z
+    for level, book in enumerate(codebooks):
+        z = z - book[codes[:, level].long()]
+        yield z
+
+
+def mean_nearest(z: Tensor, codes: Tensor, codebooks: Sequence[Tensor], rows: int = 65536) -> list[float]:
+    """Mean of |r - e|^2 at each level over the first `rows` items, e being the item's own code vector."""
+    _, *left = residuals(z[:rows].float(), codes[:rows], codebooks)
+    return [rest.square().sum(1).mean().item() for rest in left]
