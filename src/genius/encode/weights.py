@@ -10,9 +10,10 @@ import hashlib
 import os
 import pickle
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -164,7 +165,16 @@ def _empty_dict(*_args: object) -> dict[object, object]:
 
 
 # what omegaconf's own objects are made of; none of these runs anything
-_PLAIN = [list, dict, tuple, int, float, str, bool, (_empty_dict, "collections.defaultdict")]
+_PLAIN: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
+    list,
+    dict,
+    tuple,
+    int,
+    float,
+    str,
+    bool,
+    (_empty_dict, "collections.defaultdict"),
+]
 
 
 class _Inert:
