@@ -1,0 +1,296 @@
+"""The trie of a pool: every prefix of codes that exists, as five flat arrays.
+
+Items are sorted by their codes, so a prefix is a range of positions in that order. The first levels, where
+a prefix still has many items, are kept as a tree of node arrays; below them no tree is needed, since the
+children of a range can be read off the sorted codes themselves. What the tree implies is not stored again:
+
+    records     (items, width) uint8    codes below the tree and the item's row, packed; in order of the codes
+    node_code   (nodes,)                code of each node; breadth first, one sentinel closes each level
+    node_start  (nodes,) int32          first position of each node; it ends where the next one starts
+    node_first  (inner nodes,) int32    first child of each node; they end where the next node's start
+    levels      (tree levels + 1,)      first node of each level; node 0 is the root
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genius.errors import BadInput, IndexCorrupt
+from genius.search.packing import Layout, bytes_for
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+MEAN_BUCKET = 4  # a level joins the tree while its nodes have at least this many items on average
+ARRAYS = ("records", "node_code", "node_start", "node_first", "levels", "sizes")
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Prefixes of `level` codes, in the order of their codes."""
+
+    level: int
+    start: Ints  # (n,) first position
+    end: Ints  # (n,) one past the last position
+    node: Ints  # (n,) number in the tree; empty below it
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """The items a search may return, as a mask by position and its running count."""
+
+    mask: Bools  # (items,)
+    before: NDArray[np.int32]  # (items + 1,) allowed items before each position
+
+    @property
+    def items(self) -> int:
+        """How many items are allowed."""
+        return int(self.before[-1])
+
+    def any(self, start: Ints, end: Ints) -> Bools:
+        """Whether each range has an allowed item."""
+        return np.asarray(self.before[end] > self.before[start])
+
+
+class Trie:
+    """All prefixes of the codes of a pool; see the top of this file for the arrays."""
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        records: NDArray[np.uint8],
+        node_code: NDArray[Any],
+        node_start: NDArray[np.int32],
+        node_first: NDArray[np.int32],
+        levels: Ints,
+    ) -> None:
+        self.sizes = tuple(int(size) for size in sizes)
+        self.records = records
+        self.node_code = node_code
+        self.node_start = node_start
+        self.node_first = node_first
+        self.levels = levels
+        below = self.sizes[self.tree_levels :]
+        self.layout = Layout.of(below, records.shape[1] - Layout.of(below, 0).width)
+
+    @classmethod
+    def build(cls, codes: NDArray[Any], sizes: Sequence[int], rows: Ints | None = None) -> Trie:
+        """The trie of `codes` (items, levels); `rows` (items,) names the items, by default 0, 1, 2 …
+
+        Items with equal codes keep the order in which they are given.
+        """
+        codes = _checked(codes, sizes)
+        rows = np.arange(len(codes), dtype=np.int64) if rows is None else np.asarray(rows, dtype=np.int64)
+        order = _sort(codes, sizes)
+        tree: list[tuple[NDArray[Any], Ints]] = []  # codes and starts of the nodes of each level
+        new = np.zeros(len(codes), dtype=bool)  # whether a prefix starts at this position
+        new[:1] = True
+        for level in range(len(sizes)):
+            column = codes[order, level]
+            new[1:] |= column[1:] != column[:-1]
+            starts = np.flatnonzero(new)
+            if level and len(starts) * MEAN_BUCKET > len(codes):
+                break
+            tree.append((column[starts], starts))
+        layout = Layout.of(sizes[len(tree) :], bytes_for(int(rows.max(initial=0))))
+        records = np.zeros((len(codes), layout.width), dtype=np.uint8)
+        for number, level in enumerate(range(len(tree), len(sizes))):
+            layout.put_code(records, number, codes[order, level])
+        layout.put_row(records, rows[order])
+        return cls(sizes, records, *_tree_arrays(tree, len(codes), max(sizes)))
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Trie:
+        """The trie whose `arrays()` these are; they may be memory-mapped and are not copied."""
+        missing = [name for name in ARRAYS if name not in arrays]
+        if missing:
+            raise IndexCorrupt(f"trie without {', '.join(missing)}: run `genius check --repair`")
+        trie = cls(arrays["sizes"].tolist(), *(arrays[name] for name in ARRAYS[:-1]))
+        trie._check()
+        return trie
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Everything there is to store, by name."""
+        sizes = np.array(self.sizes, dtype=np.int64)
+        return {name: sizes if name == "sizes" else getattr(self, name) for name in ARRAYS}
+
+    @property
+    def items(self) -> int:
+        """How many items the pool has."""
+        return len(self.records)
+
+    @property
+    def tree_levels(self) -> int:
+        """How many levels have nodes; below them, ranges of records take over."""
+        return len(self.levels) - 2
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays, in memory and (but for file headers) on disk."""
+        return sum(array.nbytes for array in self.arrays().values())
+
+    def root(self) -> Nodes:
+        """The empty prefix; its range is the whole pool."""
+        return Nodes(0, np.zeros(1, np.int64), np.full(1, self.items), np.zeros(1, np.int64))
+
+    def children(self, nodes: Nodes) -> Children:
+        """The prefixes one code longer, of all `nodes` at once."""
+        if nodes.level < self.tree_levels:
+            low = self.node_first[nodes.node].astype(np.int64)
+            high = self.node_first[nodes.node + 1].astype(np.int64)
+            return Children(self, nodes.level, low, high)
+        return Children(self, nodes.level, nodes.start, nodes.end)
+
+    def code_at(self, level: int, index: Any) -> NDArray[Any]:
+        """Codes of `level` of tree nodes (in the tree) or of positions (below it)."""
+        if level < self.tree_levels:
+            return np.asarray(self.node_code[index])
+        return np.asarray(self.layout.code(self.records[index], level - self.tree_levels))
+
+    def codes(self, positions: Ints) -> NDArray[np.uint16]:
+        """All codes of the items at these positions, (n, levels)."""
+        out = np.empty((len(positions), len(self.sizes)), dtype=np.uint16)
+        for level in range(self.tree_levels):
+            first, sentinel = int(self.levels[level + 1]), int(self.levels[level + 2]) - 1
+            starts = self.node_start[first:sentinel]
+            out[:, level] = self.node_code[first + np.searchsorted(starts, positions, "right") - 1]
+        records = self.records[positions]
+        for number in range(self.layout.below):
+            out[:, self.tree_levels + number] = self.layout.code(records, number)
+        return out
+
+    def rows(self, positions: Ints | slice) -> Ints:
+        """Rows of the items at these positions."""
+        return np.asarray(self.layout.row(self.records[positions]))
+
+    def allow(self, mask: Bools) -> Filter:
+        """A filter from a mask by item row; rows past its end are not allowed."""
+        rows = self.rows(slice(None))
+        inside = rows < len(mask)
+        kept = np.zeros(self.items, dtype=bool)
+        kept[inside] = mask[rows[inside]]
+        before = np.zeros(self.items + 1, dtype=np.int32)
+        np.cumsum(kept, out=before[1:])
+        return Filter(kept, before)
+
+    def _check(self) -> None:
+        nodes, inner = int(self.levels[-1]), int(self.levels[-2])
+        fits = (
+            self.records.dtype == np.uint8
+            and self.layout.row_bytes in (1, 2, 3, 4)
+            and len(self.node_code) == len(self.node_start) == nodes
+            and len(self.node_first) == inner
+            and int(self.node_start[-1]) == self.items
+        )
+        if not fits:
+            raise IndexCorrupt("trie arrays do not fit each other: run `genius check --repair`")
+
+
+class Children:
+    """One code more for each of some nodes: codes of all children, nodes of those that are kept.
+
+    The children stand in the order of their codes if the nodes did. `code[i]` belongs to child i.
+    """
+
+    def __init__(self, trie: Trie, level: int, low: Ints, high: Ints) -> None:
+        self.trie, self.level, self.low = trie, level, low
+        self.counts = high - low
+        index = ragged(low, self.counts)  # node numbers in the tree, positions below it
+        code = trie.code_at(level, index)
+        self.heads: Ints | None = None  # below the tree: where in `index` each child begins
+        if level >= trie.tree_levels:
+            new = np.ones(len(index) + 1, dtype=bool)
+            np.not_equal(code[1:], code[:-1], out=new[1:-1])
+            new[np.cumsum(self.counts)] = True
+            heads = np.flatnonzero(new)
+            self.heads, index, code = heads, index[heads[:-1]], code[heads[:-1]]
+        self.index, self.code = index, code
+
+    def __len__(self) -> int:
+        return len(self.code)
+
+    @cached_property
+    def parent(self) -> Ints:
+        """Which of the nodes each child belongs to."""
+        owner = np.repeat(np.arange(len(self.counts)), self.counts)
+        return owner if self.heads is None else owner[self.heads[:-1]]
+
+    def take(self, picked: Any = slice(None)) -> Nodes:
+        """The picked children as nodes."""
+        index = self.index[picked]
+        level = self.level + 1
+        if self.heads is None:
+            start = self.trie.node_start[index].astype(np.int64)
+            return Nodes(level, start, self.trie.node_start[index + 1].astype(np.int64), index)
+        length = (self.heads[1:] - self.heads[:-1])[picked]
+        return Nodes(level, index, index + length, index[:0])
+
+    def having(self, allowed: Filter) -> Ints:
+        """The children that have an allowed item."""
+        nodes = self.take()
+        return np.flatnonzero(allowed.any(nodes.start, nodes.end))
+
+
+def ragged(start: Ints, count: Ints) -> Ints:
+    """start[0], start[0] + 1, … (count[0] numbers), start[1], … as one array."""
+    offset = np.cumsum(count)
+    total = int(offset[-1]) if len(offset) else 0
+    return np.repeat(start - offset + count, count) + np.arange(total)
+
+
+def _checked(codes: NDArray[Any], sizes: Sequence[int]) -> NDArray[np.uint16]:
+    codes = np.asarray(codes)
+    if codes.ndim != 2 or codes.shape[1] != len(sizes) or not len(sizes):
+        raise BadInput(
+            f"codes of shape {codes.shape} for {len(sizes)} levels: give one row of codes per item"
+        )
+    if max(sizes) > 65536 or len(codes) >= 2**31:
+        raise BadInput("a trie holds at most 65,536 codes a level and 2,147,483,647 items: split the pool")
+    for level, size in enumerate(sizes):
+        column = codes[:, level]
+        if len(column) and (int(column.min()) < 0 or int(column.max()) >= size):
+            raise BadInput(f"level {level} has codes outside 0 … {size - 1}: quantize with the same model")
+    return codes.astype(np.uint16, copy=False)
+
+
+def _sort(codes: NDArray[np.uint16], sizes: Sequence[int]) -> Ints:
+    """The stable order by codes: levels are packed into as few 64-bit words as hold them."""
+    words = [np.zeros(len(codes), dtype=np.uint64)]
+    room = 64
+    for level, size in enumerate(sizes):
+        bits = (size - 1).bit_length()
+        if bits > room:
+            words.append(np.zeros(len(codes), dtype=np.uint64))
+            room = 64
+        words[-1] <<= np.uint64(bits)
+        words[-1] |= codes[:, level]
+        room -= bits
+    return np.lexsort(words[::-1])
+
+
+def _tree_arrays(
+    tree: Sequence[tuple[NDArray[Any], Ints]], items: int, largest: int
+) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int32], Ints]:
+    """node_code, node_start, node_first and levels, from the codes and starts of each level's nodes."""
+    blocks = [(np.zeros(1, np.uint16), np.zeros(1, np.int64)), *tree]
+    levels = np.cumsum([0] + [len(starts) + 1 for _, starts in blocks])
+    closed = [np.append(starts, items) for _, starts in blocks]
+    first = [
+        levels[number + 1] + np.searchsorted(closed[number + 1][:-1], closed[number])
+        for number in range(len(tree))
+    ]
+    code = np.concatenate([np.append(codes, 0) for codes, _ in blocks])
+    return (
+        code.astype(np.uint8 if largest <= 256 else np.uint16),
+        np.concatenate(closed).astype(np.int32),
+        np.concatenate(first).astype(np.int32),
+        levels.astype(np.int64),
+    )
