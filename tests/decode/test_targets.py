@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from genius.decode.targets import SoftTargets, Softness, level_losses, mean_nearest, residuals
+from genius.decode.targets import Softness, SoftTargets, level_losses, mean_nearest, residuals
 
 BOOKS = [
     torch.tensor([[1.0, 0.0], [0.0, 1.0]]),

@@ -244,9 +244,10 @@ class Decoder(nn.Module):
         return hidden
 
     def _read_prefix(self, z: Tensor) -> tuple[Cross, ...]:
-        prefix = self.projector(z.to(self.projector.weight.dtype))  # eq. 9
-        prefix = self.prefix_norm(prefix.unflatten(-1, (self.shape.prefix, self.shape.width)))
-        prefix = self.dropout(prefix)
+        kind = self.projector.weight.dtype
+        prefix = self.projector(z.to(kind)).unflatten(-1, (self.shape.prefix, self.shape.width))  # eq. 9
+        # Under autocast the norm needs float32, the layers read bfloat16: cast once, not once per layer.
+        prefix = self.dropout(self.prefix_norm(prefix.to(kind)).to(prefix.dtype))
         return tuple(layer.read_prefix(prefix) for layer in self.layers)  # type: ignore[operator]
 
     def _tables(self) -> tuple[Tensor, ...]:
