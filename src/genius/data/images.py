@@ -1,0 +1,125 @@
+"""Images decoded safely: known formats only, size checked before decoding, always upright RGB."""
+
+from __future__ import annotations
+
+import stat
+from io import BytesIO
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from genius.data.report import printable
+from genius.errors import BadImage
+
+if TYPE_CHECKING:
+    from genius.types import ImageSource
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"))
+MAX_PIXELS = 64_000_000
+MAX_BYTES = 512 * 2**20  # some decoders read the whole file first
+MAX_RATIO = 200  # long side to short side; scaling a thinner strip up to a square costs too much memory
+
+
+def open_image(source: ImageSource, max_pixels: int = MAX_PIXELS, at_least: int | None = None) -> Image.Image:
+    """`source` (a path, bytes or PIL image) as an upright RGB image; raises BadImage with the reason.
+
+    Transparent areas become white, an animation its first frame, wide pixels are scaled to 8 bits.
+    With `at_least`, a large JPEG may be decoded at a half, a quarter or an eighth of its size, as long as no
+    side gets shorter than that: several times faster for thumbnails and encoders.
+    """
+    name = _name(source)
+    try:
+        if isinstance(source, bytes):
+            return _decode(BytesIO(source), max_pixels, at_least)
+        if isinstance(source, Image.Image):
+            return _convert(source, max_pixels)
+        path = Path(source)
+        _refuse_odd_file(path)
+        with path.open("rb") as stream:
+            return _decode(stream, max_pixels, at_least)
+    except BadImage as error:
+        raise BadImage(f"{name}: {error}") from None
+    except UnidentifiedImageError:
+        raise BadImage(f"{name}: not one of {', '.join(FORMATS)}; save it as JPEG or PNG") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning, MemoryError):
+        raise BadImage(f"{name}: too large to decode; scale it down first") from None
+    except FileNotFoundError:
+        raise BadImage(f"{name}: no such file") from None
+    except (
+        Exception
+    ) as error:  # decoders fail in many ways on damaged bytes; each means the same to the caller
+        raise BadImage(f"{name}: damaged or unreadable ({printable(error)})") from None
+
+
+def _name(source: ImageSource) -> str:
+    return printable(source) if isinstance(source, str | Path) else "image"
+
+
+def _refuse_odd_file(path: Path) -> None:
+    """Stop before opening what would block or never end, such as a pipe or a device."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise BadImage("not a regular file")
+    if status.st_size == 0:
+        raise BadImage("the file is empty")
+    if status.st_size > MAX_BYTES:
+        raise BadImage(f"a file of {status.st_size >> 20} MB; the limit is {MAX_BYTES >> 20} MB")
+
+
+def _decode(stream: IO[bytes], max_pixels: int, at_least: int | None) -> Image.Image:
+    with Image.open(stream, formats=FORMATS) as image:
+        _refuse_odd_size(image, max_pixels)
+        if at_least is not None:
+            image.draft("RGB", (at_least, at_least))
+        return _convert(image, max_pixels)
+
+
+def _refuse_odd_size(image: Image.Image, max_pixels: int) -> None:
+    width, height = image.size
+    if width * height > max_pixels:
+        raise BadImage(f"{width} x {height} pixels; the limit is {max_pixels:,} in all, scale it down first")
+    if min(width, height) < 1:
+        raise BadImage("it has no pixels")
+    if max(width, height) > MAX_RATIO * min(width, height):
+        raise BadImage(f"{width} x {height} is too thin a strip; crop it to {MAX_RATIO}:1 or less")
+
+
+def _convert(image: Image.Image, max_pixels: int) -> Image.Image:
+    """`image`, opened but perhaps not yet decoded, as upright RGB; the original is left as it is."""
+    if image.format is not None and image.format not in (*FORMATS, "MPO"):
+        raise BadImage(f"{image.format} is not one of {', '.join(FORMATS)}; save it as JPEG or PNG")
+    _refuse_odd_size(image, max_pixels)
+    image.load()
+    upright = _upright(image)
+    if upright.mode.startswith(("I", "F")):
+        upright = _to_8_bits(upright)
+    if upright.has_transparency_data:
+        clear = upright.convert("RGBA")
+        white = Image.new("RGBA", clear.size, "white")
+        white.alpha_composite(clear)
+        upright = white
+    return upright if upright.mode == "RGB" else upright.convert("RGB")
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """A copy of `image`, turned as its EXIF orientation says."""
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # a broken EXIF block is no reason to lose the picture
+        return image.copy()
+
+
+def _to_8_bits(image: Image.Image) -> Image.Image:
+    """Grey values of 16 or 32 bits or of floats as 0 to 255, by the range they are customarily written in."""
+    values = np.nan_to_num(np.asarray(image, dtype=np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    peak = float(values.max())
+    if image.mode.startswith("I;16"):
+        full = 65_535.0
+    elif image.mode == "F" and peak <= 1.0:
+        full = 1.0
+    else:
+        full = next((limit for limit in (255.0, 65_535.0) if peak <= limit), peak)
+    return Image.fromarray(np.clip(values * (255.0 / full), 0, 255).astype(np.uint8))

@@ -1,0 +1,165 @@
+"""Items from JSONL and CSV files, and from whatever a path holds.
+
+Fields: `id` (else the image path as written), `image` or `path`, `text`; `meta` and all others go to the
+item's meta. Image paths are relative to the file. A bad line is skipped, counted and named `file:line`.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from genius.data.folder import TEXT_SUFFIX, item_id, read_files, read_folder
+from genius.data.images import SUFFIXES
+from genius.data.lines import json_object, numbered_lines
+from genius.data.report import Report, is_printable, printable
+from genius.data.texts import UserText, clean_text
+from genius.errors import BadData, BadInput
+from genius.types import Item
+
+JSON_SUFFIXES = (".jsonl", ".ndjson")
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_FIELDS = frozenset(("id", "image", "path", "text", "meta"))
+
+
+def read_items(path: str | Path, exclude: Sequence[str] = (), report: Report | None = None) -> Iterator[Item]:
+    """The items in a folder, a JSONL, CSV or TSV file, or a single image or text file."""
+    path = Path(path)
+    suffix = path.suffix.lower()
+    report = Report() if report is None else report
+    if path.is_dir():
+        return read_folder(path, exclude, report)
+    if not _is_file(path):
+        raise BadInput(f"no folder or file at {printable(path)}")
+    if suffix in JSON_SUFFIXES:
+        return read_jsonl(path, report)
+    if suffix in DELIMITERS:
+        return read_csv(path, report)
+    if suffix in SUFFIXES or suffix == TEXT_SUFFIX:
+        return read_files(path.parent, path.parent, [path.name], report)
+    known = ", ".join((*JSON_SUFFIXES, *DELIMITERS, TEXT_SUFFIX, *sorted(SUFFIXES)))
+    raise BadInput(f"cannot tell what {printable(path)} holds: give a folder or a file ending in {known}")
+
+
+def read_jsonl(file: Path, report: Report) -> Iterator[Item]:
+    """The items in `file`, one JSON object a line."""
+    for number, line in numbered_lines(file):
+        try:
+            item = _item(json_object(line), file.parent)
+        except (ValueError, BadInput) as error:
+            report.skip(f"{file}:{number}", error)
+            continue
+        report.read += 1
+        yield item
+
+
+def read_csv(file: Path, report: Report) -> Iterator[Item]:
+    """The items in `file`, whose first line names the columns; an empty cell is an absent value."""
+    try:
+        # undecodable bytes become surrogates: right in paths, reported and replaced in texts
+        with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
+            reader = csv.reader(stream, delimiter=DELIMITERS.get(file.suffix.lower(), ","))
+            columns = _columns(reader, file)
+            for number, cells in _rows(reader, file, report):
+                try:
+                    item = _item(_fields(columns, cells), file.parent)
+                except (ValueError, BadInput) as error:
+                    report.skip(f"{file}:{number}", error)
+                    continue
+                report.read += 1
+                yield item
+    except OSError as error:
+        raise BadData(f"{printable(file)}: cannot be read ({error.strerror})") from None
+
+
+def _columns(reader: Any, file: Path) -> list[str]:
+    try:
+        names = [name.strip() for name in next(reader, [])]
+    except csv.Error as error:
+        raise BadData(f"{printable(file)}:1: {error}") from None
+    columns = [name.lower() if name.lower() in _FIELDS else name for name in names]
+    if not {"image", "path", "text"} & set(columns):
+        raise BadData(
+            f"{printable(file)}:1: no column is called image, path or text; name them in the first line"
+        )
+    return columns
+
+
+def _rows(reader: Any, file: Path, report: Report) -> Iterator[tuple[int, list[str]]]:
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            report.skip(f"{file}:{reader.line_num}", error)
+            continue
+        if any(cells):
+            yield reader.line_num, cells
+
+
+def _fields(columns: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:
+    if len(cells) > len(columns):
+        raise ValueError(f"{len(cells)} cells, but {len(columns)} columns")
+    fields: dict[str, Any] = {name: cell for name, cell in zip(columns, cells, strict=False) if cell}
+    if "meta" in fields:
+        fields["meta"] = json_object(fields["meta"].encode(errors="surrogateescape"))
+    return fields
+
+
+def _item(fields: Mapping[str, Any], folder: Path) -> Item:
+    """The item that `fields` describe; raises ValueError or BadInput with the reason if there is none."""
+    image, text = _string(fields, "image") or _string(fields, "path"), _string(fields, "text")
+    cleaned = clean_text(text) if text else UserText("")
+    if not image and not cleaned.text:
+        raise ValueError("neither image nor text" if text is None else "empty text and no image")
+    path = folder / image if image else None
+    if path and not _is_file(path):
+        raise ValueError(f"no image at {path}")
+    meta = fields.get("meta") or {}
+    if not isinstance(meta, dict):
+        raise ValueError("meta: a JSON object is expected")  # noqa: TRY004
+    meta = {**{name: value for name, value in fields.items() if name not in _FIELDS}, **meta}
+    if not _is_storable(meta):
+        raise ValueError("a field has broken Unicode")
+    if cleaned.flags:
+        meta["text_flags"] = list(cleaned.flags)
+    return Item(_id(fields, image), path, cleaned.text or None, meta)
+
+
+def _id(fields: Mapping[str, Any], image: str | None) -> str:
+    given = fields.get("id")
+    if given is None and image:
+        return item_id(image)
+    if isinstance(given, int) and not isinstance(given, bool):
+        return str(given)
+    if not isinstance(given, str) or not given.strip():
+        raise ValueError("no id: give a string or a number")
+    if not is_printable(given):
+        raise ValueError("the id has control characters or broken Unicode")
+    return given
+
+
+def _string(fields: Mapping[str, Any], name: str) -> str | None:
+    value = fields.get(name)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{name}: a string is expected, not {type(value).__name__}")
+    return value
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name too long, a folder closed to us
+        return False
+
+
+def _is_storable(meta: Mapping[str, Any]) -> bool:
+    try:
+        json.dumps(meta, ensure_ascii=False).encode()
+    except ValueError:
+        return False
+    return True
