@@ -90,7 +90,7 @@ class Pairs:
         return Batch(query, text, item, my_part(batch))
 
     def query_parts(self, query: Tensor, text: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Image and text vectors of queries, each (n, dim) float32; `text` as drawn, else the first variant."""
+        """Image and text vectors of queries, each (n, dim) float32; `text` as drawn, else the first one."""
         if text is None:
             text = self.query_text[self.query_text_start[query]]
         return self.images[self.query_image[query]].float(), self.texts[text].float()

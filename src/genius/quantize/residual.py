@@ -1,0 +1,173 @@
+"""Residual quantization: a unit vector z becomes M small integers, the first one its modality (eq. 4-6).
+
+All code vectors lie in one table, level after level, so that the products of a query with every code of every
+level, or a moving average of all codebooks, are one operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+
+from genius.errors import BadInput
+
+MODALITIES = 3
+WAYS = ("assigned", "nearest", "classifier", "none")
+SCORES_AT_ONCE = 1 << 25  # entries of the score matrix of one chunk: bounds the memory of `encode`
+
+
+def code_sizes(levels: int, codes: int, modality: str = "assigned") -> tuple[int, ...]:
+    """Codes per level: 3 at level 0 and `codes` at the others; no level 0 if `modality` is none."""
+    if levels < (2 if modality != "none" else 1):
+        raise BadInput(f"{levels} levels: level 0 is the modality, so at least 2 are needed")
+    return (codes,) * (levels - 1) if modality == "none" else (MODALITIES, *(codes,) * (levels - 1))
+
+
+class ResidualQuantizer(nn.Module):
+    """Codebooks for each level, and the search for the codes of a vector.
+
+    `modality` says where the code of level 0 comes from: `assigned` (it is known and given), `nearest` (the
+    nearest code vector, as released), `classifier` (a linear classifier; nothing is subtracted from the
+    residual, supplement C.2) or `none` (there is no such level). With `shared`, all other levels use one
+    codebook (supplement, Table 6).
+    """
+
+    vectors: Tensor
+
+    def __init__(
+        self, dim: int, sizes: Sequence[int], *, modality: str = "assigned", shared: bool = False
+    ) -> None:
+        super().__init__()
+        sizes = tuple(sizes)
+        if modality not in WAYS:
+            raise BadInput(f"unknown modality way {modality!r}: choose one of {', '.join(WAYS)}")
+        if modality != "none" and sizes[:1] != (MODALITIES,):
+            raise BadInput(f"sizes {sizes}: level 0 is the modality and has {MODALITIES} codes")
+        if any(not 1 <= size <= 1 << 16 for size in sizes):
+            raise BadInput(f"sizes {sizes}: a level has 1 to 65,536 codes")
+        first = 0 if modality == "none" else 1
+        if shared and len(set(sizes[first:])) > 1:
+            raise BadInput(f"sizes {sizes}: levels that share one codebook have one size")
+        self.dim, self.sizes, self.modality, self.shared = dim, sizes, modality, shared
+        self.first = first  # the first level that is searched for the nearest code by meaning
+        starts = tuple(accumulate(sizes[:-1], initial=0))
+        self.starts = tuple(min(start, starts[first]) for start in starts) if shared else starts
+        rows = self.starts[-1] + sizes[-1]
+        self.register_buffer("vectors", torch.zeros(rows, dim))
+        self.classifier = nn.Linear(dim, MODALITIES) if modality == "classifier" else None
+
+    @property
+    def levels(self) -> int:
+        """M, how many codes a vector gets."""
+        return len(self.sizes)
+
+    def codebook(self, level: int) -> Tensor:
+        """The code vectors of a level, (size, dim); a view."""
+        return self.vectors[self.starts[level] : self.starts[level] + self.sizes[level]]
+
+    def codebooks(self) -> list[Tensor]:
+        """The code vectors of all levels."""
+        return [self.codebook(level) for level in range(self.levels)]
+
+    @torch.no_grad()
+    def encode(self, z: Tensor, modality: Tensor | None = None, beam: int = 1) -> Tensor:
+        """Codes of z (n, dim), int64 (n, levels), in chunks: memory does not grow with n.
+
+        `modality` (n,) is needed where it is assigned: that of an item, or the one a query asks for. `beam`
+        partial codings are kept from level to level; 1 is the plain greedy search of eq. 5, more find codes
+        whose sum is nearer to z.
+        """
+        self._check(z, modality)
+        codes = torch.empty(len(z), self.levels, dtype=torch.long, device=z.device)
+        chunk = max(1, SCORES_AT_ONCE // (max(self.sizes) * beam))
+        for start in range(0, len(z), chunk):
+            rows = slice(start, start + chunk)
+            part = z[rows].to(self.vectors)
+            known = None if modality is None else modality[rows]
+            codes[rows] = self._greedy(part, known) if beam == 1 else self._beam(part, known, beam)
+        return codes
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """The quantized vectors of codes (n, levels): the sums of their code vectors, (n, dim)."""
+        total = self.codebook(0)[codes[:, 0]]
+        for level in range(1, self.levels):
+            total = total + self.codebook(level)[codes[:, level]]
+        return total
+
+    def rows(self, codes: Tensor) -> Tensor:
+        """Where the code vectors of codes (..., levels) stand in the table."""
+        return codes + torch.tensor(self.starts, device=codes.device)
+
+    def level_zero(self, z: Tensor, modality: Tensor | None) -> Tensor:
+        """The modality codes of z, (n,)."""
+        if self.modality == "assigned":
+            assert modality is not None
+            return modality
+        if self.classifier is not None:
+            with torch.autocast(z.device.type, enabled=False):
+                logits: Tensor = self.classifier(z)
+                return logits.argmax(1)
+        return nearest(z, self.codebook(0))
+
+    def _greedy(self, z: Tensor, modality: Tensor | None) -> Tensor:
+        codes = []
+        residual = z
+        for level in range(self.levels):
+            code = (
+                self.level_zero(z, modality)
+                if level < self.first
+                else nearest(residual, self.codebook(level))
+            )
+            residual = residual - self.codebook(level)[code]  # eq. 6
+            codes.append(code)
+        return torch.stack(codes, dim=1)
+
+    def _beam(self, z: Tensor, modality: Tensor | None, beam: int) -> Tensor:
+        """Codes whose sum is nearest to z among the `beam` best partial codings of each level."""
+        n = len(z)
+        codes = z.new_empty(n, 1, 0, dtype=torch.long)  # (n, beams, levels so far)
+        residual = z[:, None]  # (n, beams, dim)
+        if self.first:
+            code = self.level_zero(z, modality)
+            codes, residual = code[:, None, None], (z - self.codebook(0)[code])[:, None]
+        for level in range(self.first, self.levels):
+            book = self.codebook(level)
+            gain = scores(residual.flatten(0, 1), book)  # how much each code lowers |residual|^2 / 2
+            gain, code = gain.topk(min(beam, len(book)), dim=1)
+            left = residual.square().sum(-1)[:, :, None] / 2 - gain.view(n, residual.shape[1], -1)
+            width = gain.shape[1]
+            chosen = left.flatten(1).topk(min(beam, left[0].numel()), largest=False).indices  # (n, beams)
+            parent = chosen // width
+            code = code.view(n, -1).gather(1, chosen)
+            codes = torch.cat([_pick(codes, parent), code[:, :, None]], dim=2)
+            residual = _pick(residual, parent) - book[code]
+        best = residual.square().sum(-1).argmin(1)
+        return codes[torch.arange(n, device=z.device), best]
+
+    def _check(self, z: Tensor, modality: Tensor | None) -> None:
+        if z.ndim != 2 or z.shape[1] != self.dim:
+            raise BadInput(f"vectors of shape {tuple(z.shape)} for a quantizer of width {self.dim}")
+        if self.modality == "assigned" and modality is None:
+            raise BadInput("this quantizer is told the modality: give it for every vector")
+        if modality is not None and modality.shape != (len(z),):
+            raise BadInput(f"{tuple(modality.shape)} modalities for {len(z)} vectors")
+
+
+def scores(residual: Tensor, book: Tensor) -> Tensor:
+    """<r, e> - |e|^2 / 2 in float32, (n, codes): the larger, the nearer."""
+    with torch.autocast(residual.device.type, enabled=False):
+        return torch.addmm(book.square().sum(1) / -2, residual, book.T)
+
+
+def nearest(residual: Tensor, book: Tensor) -> Tensor:
+    """The code nearest to each residual (eq. 5), (n,)."""
+    return scores(residual, book).argmax(1)
+
+
+def _pick(values: Tensor, parent: Tensor) -> Tensor:
+    """Rows `parent` (n, beams) along dim 1 of values (n, old beams, width)."""
+    first = torch.arange(len(values), device=values.device)[:, None] * values.shape[1]
+    return values.flatten(0, 1)[first + parent]
