@@ -1,1 +1,1 @@
-"""The durable index: SQLite is the truth, arrays are its cache."""
+"""The durable index: SQLite is the truth, numbered generations of arrays are a cache. Needs no torch."""

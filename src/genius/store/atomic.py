@@ -1,0 +1,96 @@
+"""Files that are there whole or not at all; beside SQLite, all files of an index are written here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from genius.errors import StorageError
+from genius.store.failpoints import failpoint
+
+Bytes = bytes | memoryview
+TEMPORARY = ".partial"  # ending of names that are not published yet
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn the operating system's refusals into StorageError naming `path` and the cure."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StorageError(
+            f"cannot write {path}: {reason}; nothing was published: make room or mend the permissions, "
+            "then run again"
+        ) from error
+
+
+def write_file(path: Path, chunks: Iterable[Bytes]) -> None:
+    """Publish `chunks` as the file `path`: temporary name, fsync, rename, fsync of the folder."""
+    partial = path.with_name(path.name + TEMPORARY)
+    with storage_errors(path):
+        try:
+            write_durably(partial, chunks)
+            _rename(partial, path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+
+
+def write_durably(path: Path, chunks: Iterable[Bytes]) -> None:
+    """Write a file under its final name and fsync it; for files inside a folder that is not published yet."""
+    with storage_errors(path):
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            for chunk in chunks:
+                rest = memoryview(chunk).cast("B")
+                while rest:
+                    rest = rest[_write(handle, rest) :]
+            _sync(handle)
+        finally:
+            os.close(handle)
+
+
+def new_folder(path: Path) -> Path:
+    """An empty folder to fill before `publish` gives it the name `path`; leftovers of a crash are cleared."""
+    partial = path.with_name(path.name + TEMPORARY)
+    with storage_errors(partial):
+        if partial.exists():
+            shutil.rmtree(partial)
+        partial.mkdir()
+    return partial
+
+
+def publish(partial: Path, path: Path) -> None:
+    """Give the filled `partial` (file or folder) its name `path`, durably."""
+    with storage_errors(path):
+        if partial.is_dir():
+            _sync_folder(partial)
+        failpoint("before-rename")
+        _rename(partial, path)
+        failpoint("after-rename")
+        _sync_folder(path.parent)
+
+
+def _write(handle: int, data: memoryview) -> int:
+    return os.write(handle, data)
+
+
+def _sync(handle: int) -> None:
+    os.fsync(handle)
+
+
+def _rename(source: Path, target: Path) -> None:
+    source.replace(target)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        _sync(handle)
+    finally:
+        os.close(handle)

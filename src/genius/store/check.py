@@ -1,0 +1,91 @@
+"""Is the index whole? Every page, every row, every array; and the way back when it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from genius.errors import IndexCorrupt
+from genius.store import arrays
+from genius.store.arrays import CacheDamaged
+from genius.store.connection import NAME
+from genius.store.index import LOCK, Index
+from genius.store.lock import WriterLock
+from genius.store.repair import Salvage, repair_truth
+from genius.store.snapshot import PLAIN, Layout
+
+
+@dataclass(slots=True)
+class Findings:
+    """What is wrong: with the truth (items may be lost), and with the cache (built anew without loss)."""
+
+    items: int = 0
+    truth: list[str] = field(default_factory=list)
+    cache: list[str] = field(default_factory=list)
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing is wrong."""
+        return not (self.truth or self.cache)
+
+
+def check(folder: Path, layout: Layout = PLAIN) -> Findings:
+    """Read everything and say what is wrong; changes nothing."""
+    findings = Findings()
+    try:
+        with Index.open(folder, layout) as index:
+            findings.truth.extend(_truth_problems(index, findings))
+            if not findings.truth:
+                findings.cache.extend(_cache_problems(index))
+    except IndexCorrupt as error:
+        findings.truth.append(str(error))
+    return findings
+
+
+def repair(folder: Path, layout: Layout = PLAIN) -> tuple[Findings, Salvage]:
+    """Mend what `check` finds: what was found, and what could be saved of a damaged truth."""
+    salvage = Salvage()
+    findings = check(folder, layout)
+    if findings.truth:
+        with WriterLock(folder / LOCK):
+            salvage = repair_truth(folder)
+    if not findings.clean:
+        with Index.open(folder, layout) as index:
+            index.compact()
+    return findings, salvage
+
+
+def _truth_problems(index: Index, findings: Findings) -> Iterator[str]:
+    file = index.folder / NAME
+    for problem in index.truth.integrity():
+        yield f"{file}: {problem}"
+    sizes = np.array(index.settings["sizes"])
+    for segment in index.truth.segments(index.levels, index.dim):
+        findings.items += len(segment)
+        index.truth.records(segment.rows.tolist())  # verifies the checksums of the content
+        outside = (segment.codes >= sizes).any(axis=1)
+        for row in segment.rows[outside]:
+            yield f"{file}: row {row} has codes that the model does not have"
+
+
+def _cache_problems(index: Index) -> Iterator[str]:
+    pinned = index.pinned()
+    if pinned.number == 0:
+        return
+    try:
+        generation = arrays.load(index.folder, pinned.number, pinned.digest, index.layout.name)
+        try:
+            arrays.verify(generation)
+        finally:
+            generation.close()
+    except CacheDamaged as error:
+        yield f"cache: {error}"
+        return
+    snapshot = index.snapshot()
+    places = np.flatnonzero(snapshot.alive())
+    found = np.concatenate([snapshot.runs.rows(places), snapshot.delta.rows])
+    if not np.array_equal(found, index.truth.rows()):
+        yield f"cache: generation {pinned.number} and the changes since do not add up to the items"

@@ -1,0 +1,271 @@
+"""The index on disk: the truth, the generation that caches it, and the small changes since."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+
+from genius.errors import BadInput, IndexLocked, IndexMismatch, StorageError
+from genius.store import arrays, atomic, schema
+from genius.store.arrays import AnyArray, CacheDamaged, Generation, Stream
+from genius.store.connection import NAME, create
+from genius.store.failpoints import failpoint
+from genius.store.lock import WriterLock
+from genius.store.records import (
+    Record,
+    RowRuns,
+    Segment,
+    Stamp,
+    pack_modality,
+)
+from genius.store.repair import REPAIRED, finish_repair
+from genius.store.snapshot import PLAIN, Layout, Pinned, Snapshot
+from genius.store.sqlite import Truth
+
+LOCK = "writer.lock"
+SETTINGS = ("uuid", "model", "fingerprint", "sizes", "dim", "vectors")  # fixed when the index is made
+
+
+class Index:
+    """An open index. Threads may share it; other processes may read it, and write when nobody else does."""
+
+    def __init__(self, folder: Path, truth: Truth, layout: Layout) -> None:
+        self.folder = folder
+        self.truth = truth
+        self.layout = layout
+        self.settings = truth.settings()
+        self.levels = len(self.settings["sizes"])
+        self.dim: int | None = self.settings["dim"] if self.settings["vectors"] else None
+        self._lock = WriterLock(folder / LOCK)
+        self._writes = threading.RLock()  # one writing thread
+        self._views = threading.RLock()  # one thread renews the snapshot
+        self._pinned: Pinned | None = None  # what the generation in use answers to
+        self._snapshot: Snapshot | None = None
+
+    @classmethod
+    def create(
+        cls,
+        folder: Path,
+        *,
+        model: str,
+        fingerprint: str,
+        sizes: Sequence[int],
+        dim: int,
+        vectors: bool = True,
+    ) -> None:
+        """Make an empty index for one model in `folder`, which may exist but must hold no index."""
+        with atomic.storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        with WriterLock(folder / LOCK):
+            if (folder / NAME).exists() or (folder / REPAIRED).exists():
+                raise BadInput(f"{folder} holds an index already: open it, or choose another folder")
+            settings = {
+                "uuid": uuid4().hex,
+                "model": model,
+                "fingerprint": fingerprint,
+                "sizes": [int(size) for size in sizes],
+                "dim": int(dim),
+                "vectors": vectors,
+            }
+            create(folder / NAME, settings)
+
+    @classmethod
+    def open(cls, folder: Path, layout: Layout = PLAIN) -> Index:
+        """Open the index in `folder`; older tables are brought up to date, newer ones refused."""
+        if not (folder / NAME).exists() and (folder / REPAIRED).exists():
+            with WriterLock(folder / LOCK):
+                finish_repair(folder)
+        truth = Truth.open(folder / NAME)
+        try:
+            if truth.version < schema.VERSION:
+                with WriterLock(folder / LOCK):
+                    truth.migrate()
+            return cls(folder, truth, layout)
+        except BaseException:
+            truth.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of all files."""
+        if self._snapshot is not None:
+            self._snapshot.generation.close()
+            self._snapshot = None
+        self.truth.close()
+
+    def __enter__(self) -> Index:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def require_model(self, name: str, fingerprint: str) -> None:
+        """Raise IndexMismatch, with the cure, unless the index was made by this very model."""
+        if fingerprint != self.settings["fingerprint"]:
+            raise IndexMismatch(
+                f"{self.folder} was made by the model {self.settings['model']!r} "
+                f"({self.settings['fingerprint'][:12]}), not by {name!r} ({fingerprint[:12]}): "
+                f"use that model, or make a new index with `genius index PATH --to NEW_FOLDER --model {name}`"
+            )
+
+    # --- writing ------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Be the only writer for a while; raises IndexLocked naming who is, or StorageError."""
+        with self._writes, self._lock:
+            yield
+
+    def add(self, records: Sequence[Record]) -> None:
+        """Add or replace items by id (the last of equal ids wins); on disk and searchable when it returns."""
+        for record in records:
+            self._check(record)
+        with self.writing(), self.truth.writing():
+            self.truth.upsert(records)
+
+    def restamp(self, stamps: Sequence[tuple[int, Stamp]]) -> None:
+        """Note new file times of unchanged items, given by row."""
+        with self.writing(), self.truth.writing():
+            self.truth.restamp(stamps)
+
+    def remove(self, ids: Sequence[str]) -> int:
+        """Take items out by id; how many there were. Unknown ids count for nothing."""
+        with self.writing(), self.truth.writing():
+            count = self.truth.delete(ids)
+            failpoint("during-remove")
+        return count
+
+    def compact(self) -> int:
+        """Publish a new generation that holds every item, and forget tombstones; its number."""
+        with self.writing():
+            through = self.truth.last_row()
+            base = Segment.join([self._empty(), *self.truth.segments(self.levels, None, through=through)])
+            failpoint("before-build")
+            built = self._arrays(base)
+            failpoint("during-build")
+            number = max(self.pinned().number, *arrays.numbers(self.folder), 0) + 1
+            settings = {key: self.settings[key] for key in SETTINGS}
+            facts = {"layout": self.layout.name, "last_row": through, "settings": settings}
+            digest = arrays.publish(
+                self.folder, number, facts, built, self._vector_stream(len(base), through)
+            )
+            failpoint("before-generation-commit")
+            with self.truth.writing():
+                self.truth.put(generation=Pinned(number, digest, through, len(base)))
+                self.truth.forget_removed(through)
+            arrays.delete_others(self.folder, keep=number)
+            return number
+
+    def worth_compacting(self) -> bool:
+        """Whether the delta or the tombstones have grown enough to slow a search down."""
+        pinned = self.pinned()
+        added, removed = self.truth.since(pinned.through)
+        return added > max(1000, pinned.items // 10) or removed > max(1000, pinned.items // 5)
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    def pinned(self) -> Pinned:
+        """The generation that the truth stands for."""
+        return Pinned(*self.truth.settings().get("generation") or ())
+
+    def snapshot(self) -> Snapshot:
+        """The present state; the same object as long as nothing changed. A damaged cache is built anew."""
+        for _ in range(2):  # a compaction may replace the generation between our two looks at it
+            with self._views, suppress(CacheDamaged):
+                if self._snapshot is None or self.truth.change() != self._snapshot.change:
+                    self._snapshot = self._view()
+                return self._snapshot
+        return self.rebuild()
+
+    def rebuild(self) -> Snapshot:
+        """Build the generation anew from the truth, in memory when the folder cannot be written."""
+        try:
+            self.compact()
+            with self._views:
+                self._snapshot = self._view()
+                return self._snapshot
+        except (IndexLocked, StorageError, CacheDamaged):
+            with self._views:
+                self._renew_in_memory()
+                self._snapshot = self._view()
+                return self._snapshot
+
+    def _view(self) -> Snapshot:
+        """The state as it is now, taking over what it can from the last one."""
+        before = self._snapshot
+        with self.truth.reading():
+            pinned = self.pinned()
+            if before is None or pinned != self._pinned:
+                generation = self._load(pinned)
+                if before is not None:
+                    before.generation.close()
+                before, self._pinned = None, pinned
+            else:
+                generation = before.generation
+            through = self.truth.last_row()
+            gone = self.truth.removed(through)
+            known = before.through if before else generation.last_row
+            parts = [before.delta if before else self._empty()]
+            parts += self.truth.segments(self.levels, self.dim, after=known, through=through)
+            delta = Segment.join(parts)
+            delta = delta.take(np.isin(delta.rows, gone, invert=True))
+            return Snapshot(self.truth.change(), generation, gone, delta, through)
+
+    def _load(self, pinned: Pinned) -> Generation:
+        if pinned.number == 0:
+            return self._in_memory(0)
+        return arrays.load(self.folder, pinned.number, pinned.digest, self.layout.name)
+
+    def _renew_in_memory(self) -> None:
+        """Put a generation in memory in the place of a damaged one that cannot be written anew."""
+        with self.truth.reading():
+            through = self.truth.last_row()
+            generation = self._in_memory(through)
+            self._snapshot = Snapshot(-1, generation, self.truth.removed(through), self._empty(), through)
+            self._pinned = self.pinned()
+
+    def _in_memory(self, through: int) -> Generation:
+        parts = self.truth.segments(self.levels, self.dim, through=through)
+        base = Segment.join([self._empty(), *parts])
+        large = {} if base.vectors is None else {"vectors": base.vectors}
+        return Generation(0, through, self._arrays(base), dict(large))
+
+    def _arrays(self, base: Segment) -> dict[str, AnyArray]:
+        runs = RowRuns.of(base.rows)
+        own: dict[str, AnyArray] = {
+            "run_place": runs.place,
+            "run_row": runs.row,
+            "modality": pack_modality(base.modality),
+        }
+        return {**own, **self.layout.build(base.codes)}
+
+    def _vector_stream(self, count: int, through: int) -> dict[str, Stream]:
+        if self.dim is None:
+            return {}
+        parts = self.truth.segments(self.levels, self.dim, through=through)
+        pieces = (part.vectors for part in parts if part.vectors is not None)
+        return {"vectors": Stream("<f2", (count, self.dim), pieces)}
+
+    def _empty(self) -> Segment:
+        vectors = None if self.dim is None else np.zeros((0, self.dim), np.float16)
+        return Segment(
+            np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros((0, self.levels), np.uint16), vectors
+        )
+
+    def _check(self, record: Record) -> None:
+        width = None if record.vector is None else record.vector.shape
+        assert record.codes.shape == (self.levels,), record.codes.shape
+        assert width == (None if self.dim is None else (self.dim,)), width
+
+
+def disk_use(folder: Path) -> dict[str, int]:
+    """Bytes on disk of the truth and of the generations."""
+    truth = sum(file.stat().st_size for file in folder.glob(f"{NAME}*"))
+    cache = {"codes": 0, "vectors": 0}
+    for file in folder.glob("generation-*/*"):
+        cache["vectors" if file.name.startswith("vectors.") else "codes"] += file.stat().st_size
+    return {"truth": truth, **cache}

@@ -1,0 +1,184 @@
+"""What the truth keeps of an item, as values."""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genius.types import Modality
+
+Codes = NDArray[np.uint16]
+Vectors = NDArray[np.float16]
+Rows = NDArray[np.int64]
+
+MODALITIES: tuple[Modality, ...] = tuple(Modality)  # arrays keep a modality as its place in here
+SETTLED_NS = 2_000_000_000  # a file touched less than this before it was read may change again unseen
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Size and times of a file when it was read: tells an unchanged file without reading it again."""
+
+    size: int = 0
+    mtime_ns: int = 0
+    ctime_ns: int = 0
+    seen_ns: int = 0  # our clock when the file was read
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Stamp:
+        """The stamp of a file that is about to be read."""
+        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, time.time_ns())
+
+    def vouches_for(self, now: Stamp) -> bool:
+        """Whether a file with the stamp `now` is surely the one read at this stamp.
+
+        Size and both times must agree, and both times must lie well before the moment of reading: a time in
+        the future, or one that came back, proves nothing, and then only the hash of the content decides.
+        """
+        same = (self.size, self.mtime_ns, self.ctime_ns) == (now.size, now.mtime_ns, now.ctime_ns)
+        return same and max(self.mtime_ns, self.ctime_ns) < self.seen_ns - SETTLED_NS
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An item as it is stored."""
+
+    id: str
+    modality: Modality
+    codes: Codes  # (M,)
+    vector: Vectors | None = None  # (d,)
+    path: str | None = None
+    text: str | None = None
+    source: str | None = None  # the folder or file it was read from
+    meta: str = "{}"  # JSON object
+    hash: bytes = b""
+    stamp: Stamp = field(default_factory=Stamp)
+    thumbnail: bytes | None = None  # JPEG; kept only for images without a file
+
+    def columns(self) -> tuple[Any, ...]:
+        """The values of the table `items`, without the row."""
+        path = None if self.path is None else os.fsencode(self.path)
+        source = None if self.source is None else os.fsencode(self.source)
+        codes = np.ascontiguousarray(self.codes, dtype="<u2").tobytes()
+        vector = None if self.vector is None else np.ascontiguousarray(self.vector, dtype="<f2").tobytes()
+        stamp = self.stamp
+        return (
+            self.id,
+            self.modality.value,
+            path,
+            self.text,
+            source,
+            self.meta,
+            stamp.size,
+            stamp.mtime_ns,
+            stamp.ctime_ns,
+            stamp.seen_ns,
+            self.hash,
+            codes,
+            vector,
+            checksum((self.id, self.modality.value, path, self.text, source, self.meta, self.hash)),
+            checksum((codes, vector)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is needed of a stored item to see whether it has changed."""
+
+    row: int
+    path: str | None
+    source: str | None
+    meta: str
+    hash: bytes
+    stamp: Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Rows of the truth as arrays, in the order of their row numbers."""
+
+    rows: Rows  # (n,)
+    modality: NDArray[np.uint8]  # (n,), places in MODALITIES
+    codes: Codes  # (n, M)
+    vectors: Vectors | None  # (n, d)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @classmethod
+    def join(cls, parts: Iterable[Segment]) -> Segment:
+        """One segment of several, which are in row order."""
+        every = list(parts)
+        vectors = [part.vectors for part in every if part.vectors is not None]
+        return cls(
+            np.concatenate([part.rows for part in every]),
+            np.concatenate([part.modality for part in every]),
+            np.concatenate([part.codes for part in every]),
+            np.concatenate(vectors) if len(vectors) == len(every) else None,
+        )
+
+    def take(self, keep: NDArray[Any]) -> Segment:
+        """The part of it that `keep` (a mask or places) names."""
+        vectors = None if self.vectors is None else self.vectors[keep]
+        return Segment(self.rows[keep], self.modality[keep], self.codes[keep], vectors)
+
+
+def pack_modality(modality: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Four modalities to a byte, (ceil(n / 4),)."""
+    four = np.pad(modality, (0, -len(modality) % 4)).reshape(-1, 4)
+    return np.asarray((four << np.array([0, 2, 4, 6], dtype=np.uint8)).sum(axis=1, dtype=np.uint8))
+
+
+def unpack_modality(packed: NDArray[np.uint8], count: int) -> NDArray[np.uint8]:
+    """The `count` modalities that were packed."""
+    four = (packed[:, None] >> np.array([0, 2, 4, 6], dtype=np.uint8)) & np.uint8(3)
+    return four.ravel()[:count]
+
+
+@dataclass(frozen=True, slots=True)
+class RowRuns:
+    """Ascending row numbers as runs without gaps: next to no memory when little was removed in between."""
+
+    place: Rows  # (runs + 1,) first place of each run; the last is the count
+    row: Rows  # (runs,) row number at that place
+
+    @classmethod
+    def of(cls, rows: Rows) -> RowRuns:
+        """The runs of `rows`, ascending."""
+        starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
+        return cls(np.append(starts, len(rows)).astype(np.int64), rows[starts])
+
+    def __len__(self) -> int:
+        return int(self.place[-1])
+
+    def rows(self, places: Rows) -> Rows:
+        """Row numbers at these places."""
+        run = np.searchsorted(self.place, places, "right") - 1
+        return np.asarray(self.row[run] + places - self.place[run])
+
+    def places(self, rows: Rows) -> Rows:
+        """Places of these row numbers; numbers that are not there are left out."""
+        if not len(self.row):
+            return np.zeros(0, np.int64)
+        run = np.maximum(np.searchsorted(self.row, rows, "right") - 1, 0)
+        places = self.place[run] + rows - self.row[run]
+        return np.asarray(places[(rows >= self.row[0]) & (places < self.place[run + 1])])
+
+
+def checksum(fields: Iterable[str | bytes | None]) -> int:
+    """CRC-32 of fields; the boundaries and the absent ones count."""
+    total = 0
+    for value in fields:
+        if value is None:
+            total = zlib.crc32(b"-", total)
+            continue
+        data = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+        total = zlib.crc32(data, zlib.crc32(b"%d:" % len(data), total))
+    return total

@@ -1,0 +1,214 @@
+"""Saving what can be read of a damaged truth: a new file takes its place, and the rest is listed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from genius.errors import IndexCorrupt, IndexMismatch
+from genius.store import atomic
+from genius.store.arrays import MANIFEST, generation_folder, numbers
+from genius.store.connection import NAME, connect, create, sqlite_errors
+from genius.store.failpoints import failpoint
+from genius.store.records import checksum
+
+REPAIRED = "repaired.sqlite"  # a mended truth that is about to take the place of the damaged one
+_PAGE = 4096
+_FIELDS = (
+    "row, id, modality, path, text, source, meta, size, mtime_ns, ctime_ns, seen_ns, hash, codes, vector, "
+    "content_sum, codes_sum"
+)
+
+
+@dataclass(slots=True)
+class Salvage:
+    """What a repair saved, and what it could not: ids where they are known, else row numbers."""
+
+    saved: int = 0
+    lost: list[str] = field(default_factory=list)
+    damaged: Path | None = None  # where the damaged file was put
+
+
+def repair_truth(folder: Path) -> Salvage:
+    """Put every readable item into a new truth and set the damaged one aside; holds no lock itself."""
+    salvage = Salvage()
+    work = folder / ("salvage" + atomic.TEMPORARY)
+    with atomic.storage_errors(work):
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
+        for ending in ("", "-wal"):
+            if (folder / (NAME + ending)).exists():
+                shutil.copyfile(folder / (NAME + ending), work / (NAME + ending))
+    try:
+        source = _open_damaged(work / NAME)
+        try:
+            _copy(source, folder, salvage)
+        finally:
+            source.close()
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    failpoint("before-repair-swap")
+    with atomic.storage_errors(folder):
+        salvage.damaged = _free_name(folder / "damaged.sqlite")
+        (folder / NAME).replace(salvage.damaged)
+    failpoint("during-repair-swap")
+    finish_repair(folder)
+    return salvage
+
+
+def finish_repair(folder: Path) -> None:
+    """Give a mended truth its name after the damaged one has gone; the caller holds the writer's lock."""
+    with atomic.storage_errors(folder):
+        for ending in ("-wal", "-shm"):
+            # Left in place, the old journal would be replayed onto the new file.
+            (folder / (NAME + ending)).unlink(missing_ok=True)
+    atomic.publish(folder / REPAIRED, folder / NAME)
+
+
+def _open_damaged(file: Path) -> sqlite3.Connection:
+    """A connection to a private copy of the damaged file, with a new first page if that is broken."""
+    try:
+        connection = connect(file)
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except IndexMismatch:
+        raise
+    except (IndexCorrupt, sqlite3.Error):
+        _transplant_head(file)
+        return connect(file)
+    return connection
+
+
+def _transplant_head(file: Path) -> None:
+    """Give `file` the first page of an empty index: its tables begin on the same pages in every index."""
+    model = file.with_name("empty.sqlite")
+    create(model, {})
+    with model.open("rb") as stream:
+        head = bytearray(stream.read(_PAGE))
+    head[18:20] = b"\x02\x02"  # the journal is a WAL
+    head[28:32] = max(1, file.stat().st_size // _PAGE).to_bytes(4, "big")
+    with file.open("r+b") as stream:
+        stream.write(head)
+
+
+def _copy(source: sqlite3.Connection, folder: Path, salvage: Salvage) -> None:
+    settings = _settings(source, folder)
+    partial = folder / (REPAIRED + atomic.TEMPORARY)
+    partial.unlink(missing_ok=True)
+    create(partial, settings)
+    known = _ids(source)
+    marks = ",".join("?" * 16)
+    with sqlite_errors(partial):
+        target = sqlite3.connect(partial, isolation_level=None)
+        try:
+            target.execute("PRAGMA synchronous = FULL")
+            target.execute("BEGIN IMMEDIATE")
+            for values in _rows(source, max(known, default=0), salvage, known):
+                target.execute(f"INSERT INTO items ({_FIELDS}) VALUES ({marks})", values)
+                known.pop(values[0], None)
+                salvage.saved += 1
+            for row, jpeg in _readable(source, "SELECT row, jpeg FROM thumbnails"):
+                target.execute(
+                    "INSERT INTO thumbnails SELECT ?, ? WHERE EXISTS (SELECT 1 FROM items WHERE row = ?)",
+                    (row, jpeg, row),
+                )
+            target.execute("COMMIT")
+        finally:
+            target.close()
+    salvage.lost.extend(sorted(known.values()))
+    atomic.publish(partial, folder / REPAIRED)
+
+
+def _rows(
+    source: sqlite3.Connection, last: int, salvage: Salvage, known: dict[int, str]
+) -> Iterator[tuple[Any, ...]]:
+    """Every item that can be read and passes its checksums; after a damaged page, feel the way forward."""
+    after = 0
+    ids: set[str] = set()
+    for (sequence,) in _readable(source, "SELECT seq FROM sqlite_sequence WHERE name = 'items'"):
+        last = max(last, sequence)
+    while True:
+        try:
+            for values in source.execute(f"SELECT {_FIELDS} FROM items WHERE row > ? ORDER BY row", (after,)):
+                after = values[0]
+                if _sound(values) and values[1] not in ids:
+                    ids.add(values[1])
+                    yield values
+                elif after not in known:
+                    salvage.lost.append(f"row {after}")
+            return  # noqa: TRY300
+        except sqlite3.Error:
+            after = _past_damage(source, after, last, salvage, known)
+            if after >= last:
+                return
+
+
+def _past_damage(
+    source: sqlite3.Connection, after: int, last: int, salvage: Salvage, known: dict[int, str]
+) -> int:
+    """The row before the next one that can be read."""
+    for row in range(after + 1, last + 1):
+        try:
+            if source.execute(f"SELECT {_FIELDS} FROM items WHERE row = ?", (row,)).fetchone() is not None:
+                return row - 1
+        except sqlite3.Error:
+            if row not in known:
+                salvage.lost.append(f"row {row}")
+    return last
+
+
+def _sound(values: tuple[Any, ...]) -> bool:
+    _, id, modality, path, text, source, meta, _, _, _, _, hash, codes, vector, content, coded = values
+    try:
+        return bool(
+            checksum((id, modality, path, text, source, meta, hash)) == content
+            and checksum((codes, vector)) == coded
+        )
+    except (TypeError, AttributeError):  # a damaged record can have any type in any column
+        return False
+
+
+def _ids(source: sqlite3.Connection) -> dict[int, str]:
+    """Row and id of the items as the index of ids has them, read from both ends up to a damaged page."""
+    query = "SELECT row, id FROM items INDEXED BY sqlite_autoindex_items_1 ORDER BY id"
+    pairs = [*_readable(source, query), *_readable(source, f"{query} DESC")]
+    return {row: id for row, id in pairs if isinstance(row, int) and isinstance(id, str)}
+
+
+def _readable(source: sqlite3.Connection, query: str) -> Iterator[tuple[Any, ...]]:
+    try:
+        yield from source.execute(query)
+    except sqlite3.Error:
+        return
+
+
+def _settings(source: sqlite3.Connection, folder: Path) -> dict[str, Any]:
+    """The settings of the damaged truth, or those its newest generation remembers."""
+    found: dict[str, Any] = {}
+    for number in numbers(folder):
+        try:
+            found |= json.loads((generation_folder(folder, number) / MANIFEST).read_bytes())["settings"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    for key, value in _readable(source, "SELECT key, value FROM meta"):
+        try:
+            found[key] = json.loads(value)
+        except (ValueError, TypeError):
+            continue
+    missing = [key for key in ("model", "fingerprint", "sizes", "dim", "vectors") if key not in found]
+    if missing:
+        raise IndexCorrupt(
+            f"{folder}: the settings ({', '.join(missing)}) cannot be read, so nothing can be saved; "
+            "make the index anew with `genius index`"
+        )
+    found.pop("generation", None)  # built anew from what was saved
+    return found
+
+
+def _free_name(path: Path) -> Path:
+    names = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in range(1, 1000))
+    return next(name for name in names if not name.exists())

@@ -1,0 +1,58 @@
+"""One state of an index: what its generation holds, what has gone since, and what has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from genius.store.arrays import AnyArray, Generation
+from genius.store.records import Codes, RowRuns, Rows, Segment, unpack_modality
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a generation keeps of the codes: a name that changes with the form, and the builder."""
+
+    name: str
+    build: Callable[[Codes], dict[str, AnyArray]]
+
+
+class Pinned(NamedTuple):
+    """What the truth says of its generation: number (0: none), digest of the manifest, last row and items."""
+
+    number: int = 0
+    digest: str = ""
+    through: int = 0
+    items: int = 0
+
+
+PLAIN = Layout("codes-1", lambda codes: {"codes": codes})
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One state of the index: the generation, less the rows that are gone, plus the delta."""
+
+    change: int
+    generation: Generation
+    gone: Rows  # rows that are removed, ascending
+    delta: Segment
+    through: int  # rows up to here are accounted for
+
+    def alive(self) -> AnyArray:
+        """Which places of the generation are still there, (n,) bool."""
+        alive = np.ones(len(self.runs), dtype=bool)
+        alive[self.runs.places(self.gone)] = False
+        return alive
+
+    @property
+    def runs(self) -> RowRuns:
+        """Row numbers of the places of the generation."""
+        return RowRuns(self.generation.arrays["run_place"], self.generation.arrays["run_row"])
+
+    def modality(self) -> AnyArray:
+        """Modalities of the places of the generation, as places in MODALITIES, (n,)."""
+        return unpack_modality(self.generation.arrays["modality"], len(self.runs))
