@@ -12,7 +12,7 @@ FACTS = {"layout": "test-1", "last_row": 7}
 
 
 def publish(folder, number, **extra):
-    values = np.arange(300_000, dtype=np.float16).reshape(-1, 100) % 7  # 600,000 bytes: several blocks
+    values = (np.arange(300_000) % 7).astype(np.float16).reshape(-1, 100)  # 600,000 bytes: several blocks
     stream = Stream(
         "<f2", values.shape, (values[start : start + 999] for start in range(0, len(values), 999))
     )

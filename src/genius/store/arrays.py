@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genius.store import atomic
+from genius.store.atomic import write_durably
 from genius.store.failpoints import failpoint
 
 AnyArray = NDArray[Any]
@@ -108,23 +109,13 @@ def publish(
     """Write generation `number` into `folder` and give it its name; the digest of its manifest."""
     final = generation_folder(folder, number)
     partial = atomic.new_folder(final)
-    entries = {}
-    sums: dict[str, AnyArray] = {}
-    for name, stream in large.items():
-        blocks = _Blocks()
-        atomic.write_durably(
-            partial / f"{name}.bin", blocks.passing(_bytes(piece) for piece in stream.pieces)
-        )
-        entries[name] = _entry(stream.dtype, stream.shape)
-        sums[f"{name}.sums"] = np.array(blocks.finish(), dtype=np.uint32)
-    for name, array in {**arrays, **sums}.items():
-        data = _bytes(array)
-        atomic.write_durably(partial / f"{name}.bin", [data])
-        entries[name] = _entry(array.dtype.str, array.shape) | {"crc32": zlib.crc32(data)}
-    manifest = json.dumps({"generation": number, **facts, "arrays": entries}, sort_keys=True).encode()
-    atomic.write_durably(partial / MANIFEST, [manifest])
-    failpoint("after-cache-write")
-    atomic.publish(partial, final)
+    try:
+        manifest = _fill(partial, {"generation": number, **facts}, arrays, large)
+        failpoint("after-cache-write")
+        atomic.publish(partial, final)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
     return hashlib.sha256(manifest).hexdigest()
 
 
@@ -192,6 +183,26 @@ def delete_others(folder: Path, keep: int) -> None:
 def generation_folder(folder: Path, number: int) -> Path:
     """Where generation `number` lies."""
     return folder / f"generation-{number:06d}"
+
+
+def _fill(
+    home: Path, facts: Mapping[str, Any], arrays: Mapping[str, AnyArray], large: Mapping[str, Stream]
+) -> bytes:
+    """Write all files of a generation into `home`; the manifest."""
+    entries = {}
+    sums: dict[str, AnyArray] = {}
+    for name, stream in large.items():
+        blocks = _Blocks()
+        write_durably(home / f"{name}.bin", blocks.passing(_bytes(piece) for piece in stream.pieces))
+        entries[name] = _entry(stream.dtype, stream.shape)
+        sums[f"{name}.sums"] = np.array(blocks.finish(), dtype=np.uint32)
+    for name, array in {**arrays, **sums}.items():
+        data = _bytes(array)
+        write_durably(home / f"{name}.bin", [data])
+        entries[name] = _entry(array.dtype.str, array.shape) | {"crc32": zlib.crc32(data)}
+    manifest = json.dumps({**facts, "arrays": entries}, sort_keys=True).encode()
+    write_durably(home / MANIFEST, [manifest])
+    return manifest
 
 
 def _entry(dtype: str, shape: tuple[int, ...]) -> dict[str, Any]:
