@@ -120,7 +120,7 @@ class DecoderLayer(nn.Module):
         return keys, values
 
     def forward(self, x: Tensor, cross: Cross, bias: Tensor, cache: Tensor | None = None) -> Tensor:
-        """`x` (batch, beam, time, width) after this layer; the newest time goes into `cache`, if given."""
+        """`x` (batch, beam, time, width) after this layer; its times close the `cache`, if given."""
         x = x + self.dropout(self._attend_self(self.self_norm(x), bias, cache))
         x = x + self.dropout(self._attend_prefix(self.cross_norm(x), cross))
         fed: Tensor = self.feed_out(self.dropout(F.relu(self.feed_in(self.feed_norm(x)))))
@@ -131,7 +131,7 @@ class DecoderLayer(nn.Module):
         projected = self.self_in(x).flatten(0, 1).unflatten(-1, (3, self.heads, self.head_width))
         query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)  # (beams, heads, time, head_width)
         if cache is not None:  # (time, beams, 2, heads, head_width)
-            cache[-1].copy_(projected[:, 0, 1:])
+            cache[-x.shape[2] :].copy_(projected[:, :, 1:].transpose(0, 1))
             key, value = cache.permute(2, 1, 3, 0, 4).unbind(0)
         out: Tensor = self.self_out(self._attention(query, key, value, bias).view(*x.shape[:3], -1))
         return out
@@ -198,7 +198,8 @@ class Decoder(nn.Module):
     def start(self, z: Tensor) -> DecoderState:
         """A state with one beam and no code chosen for each query, `z` (batch, dim)."""
         rows = torch.full((z.shape[0], 1), START, dtype=torch.long, device=z.device)
-        return self._step(0, rows, self._new_cache(0, z.shape[0]), self._read_prefix(z))
+        cache, cross = self._new_cache(0, z.shape[0]), self._read_prefix(z)
+        return DecoderState(0, self._run(0, rows[..., None], cache, cross)[:, :, 0], cache, cross)
 
     @torch.no_grad()
     def score_next(self, state: DecoderState) -> Tensor:
@@ -214,22 +215,57 @@ class Decoder(nn.Module):
 
         Both (batch, new_beam); the new number of beams may be larger or smaller than the old one.
         """
-        batch, beam = state.hidden.shape[:2]
         level = state.level + 1
         if level == self.shape.levels:  # nothing left to score
             return DecoderState(level, state.hidden[:, :0], state.cache[:0], state.cross)
-        firsts = torch.arange(0, batch * beam, beam, device=parents.device)[:, None]
-        cache = self._new_cache(level, parents.numel())
-        torch.index_select(state.cache, 1, (firsts + parents).flatten(), out=cache[:level])
-        return self._step(level, codes.long() + self.offsets[level - 1], cache, state.cross)
+        cache = self._continue(state, parents, 1)
+        rows = codes.long() + self.offsets[level - 1]
+        hidden = self._run(level, rows[..., None], cache, state.cross)[:, :, 0]
+        return DecoderState(level, hidden, cache, state.cross)
 
-    def _step(self, level: int, rows: Tensor, cache: Tensor, cross: tuple[Cross, ...]) -> DecoderState:
-        """Run embedding rows (batch, beam) at position `level`; their keys and values complete `cache`."""
-        bias = self.position(self.buckets[level, : level + 1]).T[None, :, None]  # (1, heads, 1, time)
-        x = self.embedding(rows)[:, :, None]
+    @torch.no_grad()
+    def score_rest(self, state: DecoderState, parents: Tensor, codes: Tensor) -> Tensor:
+        """Log-probabilities of all codes that are left, in one pass, (batch, n, levels - level), float32.
+
+        Sequence i of a query continues beam `parents[:, i]` (batch, n) by the known `codes[:, i]` (batch, n,
+        levels - level). Equal to what `advance` and `score_next` give step by step.
+        """
+        codes = codes.long()
+        size = self.shape.sizes[state.level]
+        scores = [self.score_next(state).flatten(1).gather(1, parents * size + codes[:, :, 0])[..., None]]
+        new = codes.shape[2] - 1
+        if new:
+            rows = codes[:, :, :-1] + self.offsets[state.level : -1]
+            cache = self._continue(state, parents, new)
+            hidden = self._run(state.level + 1, rows, cache, state.cross)
+            for time in range(new):
+                every = self._log_probabilities(hidden[:, :, time], state.level + 1 + time)
+                scores.append(every.gather(-1, codes[:, :, time + 1, None]))
+        return torch.cat(scores, -1)
+
+    def _continue(self, state: DecoderState, parents: Tensor, times: int) -> Tensor:
+        """The caches of the parents (batch, n) with room for `times` more positions."""
+        batch, beam = state.hidden.shape[:2]
+        firsts = torch.arange(0, batch * beam, beam, device=parents.device)[:, None]
+        cache = self._new_cache(state.level + times, parents.numel())
+        torch.index_select(state.cache, 1, (firsts + parents).flatten(), out=cache[: state.level + 1])
+        return cache
+
+    def _run(self, level: int, rows: Tensor, cache: Tensor, cross: tuple[Cross, ...]) -> Tensor:
+        """Hidden vectors (batch, n, time, width) of embedding rows (batch, n, time) from position `level` on.
+
+        Their keys and values complete `cache`.
+        """
+        last = level + rows.shape[2]
+        bias = self.position(self.buckets[level:last, :last]).permute(2, 0, 1)[None]  # (1, heads, time, last)
+        if rows.shape[2] > 1:
+            ahead = torch.ones_like(self.buckets[level:last, :last], dtype=torch.bool).triu(level + 1)
+            bias = bias.masked_fill(ahead, -torch.inf)
+        x = self.embedding(rows)
         for number, layer in enumerate(self.layers):
             x = layer(x, cross[number], bias, cache[:, :, number])
-        return DecoderState(level, self.final_norm(x)[:, :, 0], cache, cross)
+        hidden: Tensor = self.final_norm(x)
+        return hidden
 
     def _teach(self, z: Tensor, codes: Tensor) -> Tensor:
         """Hidden vectors (batch, n, levels, width) of known codes (batch, n, levels), in one pass."""
