@@ -14,6 +14,7 @@ from genius.encode.weights import (
     read_pickled_weights,
     read_tensors,
     save_weights,
+    written_folder,
 )
 
 
@@ -104,3 +105,27 @@ def test_pickled_weights_are_unwrapped(tmp_path: Path, zipped: bool) -> None:
     assert read_pickled_weights(file).keys() == {"net.weight", "net.bias"}
     torch.save(state, file, _use_new_zipfile_serialization=zipped)
     assert read_pickled_weights(file).keys() == {"net.weight", "net.bias"}
+
+
+def test_a_folder_appears_whole_or_not_at_all_and_other_files_stay(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    with pytest.raises(RuntimeError), written_folder(folder) as new:
+        (new / "a").write_text("half")
+        raise RuntimeError
+    assert not list(tmp_path.iterdir())
+
+    with written_folder(folder) as new:
+        (new / "a").write_text("one")
+        assert not folder.exists()
+    (folder / "card.md").write_text("mine")
+    with pytest.raises(RuntimeError), written_folder(folder) as new:
+        (new / "a").write_text("half")
+        raise RuntimeError
+    assert (folder / "a").read_text() == "one"
+
+    with written_folder(folder) as new:
+        (new / "a").write_text("two")
+        (new / "inner").mkdir()
+        (new / "inner" / "b").write_text("three")
+    assert [(folder / name).read_text() for name in ("a", "inner/b", "card.md")] == ["two", "three", "mine"]
+    assert list(tmp_path.iterdir()) == [folder]

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import shutil
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +57,19 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     except FileNotFoundError:
         raise ModelNotFound(f"no weights at {file}: check the path") from None
     except (SafetensorError, OSError, RuntimeError) as error:
-        raise ModelMismatch(
-            f"{file} is damaged or no safetensors file ({error}): fetch or make it again"
-        ) from None
+        raise _damaged(file, error) from None
     refuse_not_finite(tensors, str(file))
     return tensors, metadata
+
+
+def check_readable(file: Path) -> None:
+    """Raise ModelMismatch unless `file` is whole safetensors; only its header is read."""
+    refuse_pickle(file)
+    try:
+        with safe_open(file, framework="pt"):
+            return
+    except (SafetensorError, OSError, RuntimeError) as error:
+        raise _damaged(file, error) from None
 
 
 def save_weights(
@@ -148,6 +157,41 @@ def fingerprint_tensors(tensors: Mapping[str, Tensor], notes: Iterable[str] = ()
         digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _damaged(file: Path, error: Exception) -> ModelMismatch:
+    return ModelMismatch(f"{file} is damaged or no safetensors file ({error}): fetch or make it again")
+
+
+@contextmanager
+def written_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder to fill; on leaving, its files appear in `folder` whole, on an error not at all.
+
+    A new `folder` appears at once; in an old one the files are replaced one by one and all others stay.
+    """
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        files = sorted(file for file in temporary.rglob("*") if file.is_file())
+        for file in files:
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
+        if not folder.exists():
+            temporary.rename(folder)
+        else:
+            for file in files:
+                target = folder / file.relative_to(temporary)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                file.replace(target)
+                sync_folder(target.parent)
+        sync_folder(folder.parent)
+    except OSError as error:
+        raise StorageError(
+            f"cannot write {folder} ({error}): free some room or choose another folder"
+        ) from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,0 +1,63 @@
+"""`blip`: any BLIP retrieval model that transformers can load. Score fusion: phi sums both vectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor
+
+from genius.encode.pretrained import TwoTowers, find_folder, load_model, load_preprocess, load_tokenizer
+from genius.errors import ModelMismatch
+
+EXAMPLE = "Salesforce/blip-itm-base-coco"
+
+
+class BlipEncoder(TwoTowers):
+    """Both towers of a BLIP with the projections of its contrastive task; its matching head is not asked."""
+
+    kind = "blip"
+
+    @property
+    def dim(self) -> int:
+        """Width of the vectors."""
+        return int(self.module.config.image_text_hidden_size)
+
+    def image_vectors(self, pixels: Tensor) -> Tensor:
+        """Prepared images (n, 3, side, side) to raw vectors (n, dim), with gradients."""
+        vectors: Tensor = self.module.vision_proj(self.image_features(pixels)[:, 0])
+        return vectors
+
+    def text_vectors(self, pieces: Tensor) -> Tensor:
+        """Prepared texts (n, length) to raw vectors (n, dim), with gradients."""
+        vectors: Tensor = self.module.text_proj(self.text_features(pieces)[:, 0])
+        return vectors
+
+    def image_features(self, pixels: Tensor) -> Tensor:
+        """The image tower's last layer, (n, 1 + patches, image width)."""
+        features: Tensor = self.module.vision_model(pixel_values=self.scaled(pixels)).last_hidden_state
+        return features
+
+    def text_features(self, pieces: Tensor) -> Tensor:
+        """The text tower's last layer, (n, length, text width)."""
+        pieces = pieces.to(self.device)
+        output = self.module.text_encoder(input_ids=pieces, attention_mask=self.text_mask(pieces).long())
+        features: Tensor = output.last_hidden_state
+        return features
+
+    def text_mask(self, pieces: Tensor) -> Tensor:
+        """True where there is no padding, bool (n, length)."""
+        return pieces != 0
+
+
+def load(source: str | Path | None, device: str = "cpu") -> BlipEncoder:
+    """The BLIP in a folder, or under a hub id such as `Salesforce/blip-itm-base-coco`."""
+    from transformers import BlipForImageTextRetrieval
+
+    folder = find_folder(source, EXAMPLE)
+    model = load_model(BlipForImageTextRetrieval, folder)
+    text, vision = model.config.text_config, model.config.vision_config
+    tokenizer = load_tokenizer(folder, text.vocab_size)
+    if tokenizer.pad_token_id != 0:
+        raise ModelMismatch(f"the tokenizer in {folder} pads with {tokenizer.pad_token_id}, a BLIP needs 0")
+    preprocess = load_preprocess(folder, vision.image_size, crop=False)
+    return BlipEncoder(model, tokenizer, preprocess, text.max_position_embeddings, device)

@@ -1,0 +1,72 @@
+"""`clip`: any CLIP that transformers can load. Score fusion: phi sums both vectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from genius.encode.pretrained import TwoTowers, find_folder, load_model, load_preprocess, load_tokenizer
+from genius.errors import ModelMismatch
+
+EXAMPLE = "openai/clip-vit-large-patch14"
+LEGACY_END = 2  # OpenAI's configs name this wrong id; transformers then takes the highest one in the text
+
+
+class ClipEncoder(TwoTowers):
+    """Both towers of a CLIP with their projections."""
+
+    kind = "clip"
+
+    @property
+    def dim(self) -> int:
+        """Width of the vectors."""
+        return int(self.module.config.projection_dim)
+
+    def image_vectors(self, pixels: Tensor) -> Tensor:
+        """Prepared images (n, 3, side, side) to raw vectors (n, dim), with gradients."""
+        pooled = self.module.vision_model(pixel_values=self.scaled(pixels)).pooler_output
+        vectors: Tensor = self.module.visual_projection(pooled)
+        return vectors
+
+    def text_vectors(self, pieces: Tensor) -> Tensor:
+        """Prepared texts (n, length) to raw vectors (n, dim), with gradients."""
+        vectors: Tensor = self.module.text_projection(self._text(pieces).pooler_output)
+        return vectors
+
+    def image_features(self, pixels: Tensor) -> Tensor:
+        """The image tower's last layer, (n, 1 + patches, image width)."""
+        features: Tensor = self.module.vision_model(pixel_values=self.scaled(pixels)).last_hidden_state
+        return features
+
+    def text_features(self, pieces: Tensor) -> Tensor:
+        """The text tower's last layer, (n, length, text width)."""
+        features: Tensor = self._text(pieces).last_hidden_state
+        return features
+
+    def text_mask(self, pieces: Tensor) -> Tensor:
+        """True up to the first end mark, bool (n, length); 0 also stands for a word, so it cannot tell."""
+        ends: Tensor = (pieces == self.tokenizer.eos_token_id).long()
+        return ends.cumsum(dim=1) - ends == 0
+
+    def _text(self, pieces: Tensor) -> Any:
+        pieces = pieces.to(self.device)
+        return self.module.text_model(input_ids=pieces, attention_mask=self.text_mask(pieces))
+
+
+def load(source: str | Path | None, device: str = "cpu") -> ClipEncoder:
+    """The CLIP in a folder, or under a hub id such as `openai/clip-vit-large-patch14`."""
+    from transformers import CLIPModel
+
+    folder = find_folder(source, EXAMPLE)
+    model = load_model(CLIPModel, folder)
+    text, vision = model.config.text_config, model.config.vision_config
+    tokenizer = load_tokenizer(folder, text.vocab_size)
+    if text.eos_token_id not in (tokenizer.eos_token_id, LEGACY_END):  # all texts would get the same vector
+        raise ModelMismatch(
+            f"{folder}: the tokenizer ends texts with {tokenizer.eos_token_id}, the model looks for "
+            f"{text.eos_token_id}: use the model's own tokenizer"
+        )
+    preprocess = load_preprocess(folder, vision.image_size, crop=True)
+    return ClipEncoder(model, tokenizer, preprocess, text.max_position_embeddings, device)

@@ -1,0 +1,104 @@
+"""The BLIP encoder against transformers' own forward pass, on a tiny random BLIP."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from genius.encode.base import Encoder, TrainableEncoder, load_encoder
+from genius.encode.blip import load
+from genius.errors import ModelMismatch, ModelNotFound
+
+TEXTS = ["a red dog", "cat", "the blue cat on the mat", "mat " * 500, "unknown"]
+
+
+def unit(vectors: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def test_cosines_are_those_of_transformers(blip_folder: Path, photos: list[Image.Image]) -> None:
+    from transformers import AutoTokenizer, BlipForImageTextRetrieval
+    from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
+
+    model, tokenizer = (
+        BlipForImageTextRetrieval.from_pretrained(blip_folder),
+        AutoTokenizer.from_pretrained(blip_folder),
+    )
+    inputs = tokenizer(TEXTS, padding=True, truncation=True, max_length=16, return_tensors="pt")
+    pixels = BlipImageProcessorPil(size={"height": 32, "width": 32})(photos, return_tensors="pt")[
+        "pixel_values"
+    ]
+    with torch.no_grad():
+        expected = model(
+            input_ids=inputs["input_ids"],
+            attention_mask=inputs["attention_mask"],
+            pixel_values=pixels,
+            use_itm_head=False,
+        ).itm_score.numpy()
+
+    encoder = load_encoder("blip", blip_folder)
+    assert isinstance(encoder, Encoder)
+    assert isinstance(encoder, TrainableEncoder)
+    assert encoder.dim == 24
+    images, texts = encoder.encode_images(photos), encoder.encode_texts(TEXTS)
+    assert images.shape == texts.shape == (5, 24)
+    cosines = unit(images) @ unit(texts).T
+    assert np.allclose(cosines, expected, atol=1e-5)
+    assert expected.std() > 0.01  # the oracle can tell things apart
+    assert not np.allclose(np.linalg.norm(images, axis=1), 1, atol=1e-2)  # raw, not normalised
+
+
+def test_batches_and_padding_do_not_change_vectors(blip_folder: Path, photos: list[Image.Image]) -> None:
+    encoder = load(blip_folder)
+    images, texts = encoder.encode_images(photos), encoder.encode_texts(TEXTS)
+    encoder.batch = 2
+    assert np.allclose(encoder.encode_images(photos), images, atol=1e-5)
+    assert np.allclose(encoder.encode_texts(TEXTS), texts, atol=1e-5)
+    assert encoder.encode_images([]).shape == encoder.encode_texts([]).shape == (0, 24)
+    pieces = encoder.prepare_texts(TEXTS[:2])
+    wider = torch.cat([pieces, torch.zeros(2, 3, dtype=torch.long)], dim=1)
+    with torch.no_grad():
+        assert torch.allclose(encoder.text_vectors(pieces), encoder.text_vectors(wider), atol=1e-5)
+
+
+def test_gradients_reach_both_towers(blip_folder: Path, photos: list[Image.Image]) -> None:
+    encoder = load(blip_folder)
+    pixels = torch.stack([encoder.prepare_image(photo) for photo in photos])
+    total = encoder.image_vectors(pixels).sum() + encoder.text_vectors(encoder.prepare_texts(TEXTS)).sum()
+    total.backward()  # type: ignore[no-untyped-call]
+    untouched = {name for name, p in encoder.module.named_parameters() if p.grad is None}
+    assert all("crossattention" in name or name.startswith("itm_head") for name in untouched)
+
+
+def test_saved_and_loaded_again(blip_folder: Path, photos: list[Image.Image], tmp_path: Path) -> None:
+    encoder = load(blip_folder)
+    encoder.save(tmp_path / "copy")
+    copy = load(tmp_path / "copy")
+    assert np.array_equal(copy.encode_images(photos), encoder.encode_images(photos))
+    assert np.array_equal(copy.encode_texts(TEXTS), encoder.encode_texts(TEXTS))
+    assert copy.fingerprint == encoder.fingerprint
+
+
+def test_other_sources_are_refused(
+    blip_folder: Path, clip_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModelNotFound, match="Salesforce/blip"):
+        load(None)
+    with pytest.raises(ModelMismatch):
+        load(clip_folder)
+    shutil.copytree(blip_folder, tmp_path, dirs_exist_ok=True)
+    settings = tmp_path / "tokenizer_config.json"
+    settings.write_text(settings.read_text().replace("[PAD]", "[UNK]"))
+    with pytest.raises(ModelMismatch, match="pads with 1, a BLIP needs 0"):
+        load(tmp_path)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_gives_the_vectors_of_the_cpu(blip_folder: Path, photos: list[Image.Image]) -> None:
+    cpu, cuda = load(blip_folder), load(blip_folder, "cuda")
+    assert np.allclose(unit(cuda.encode_images(photos)), unit(cpu.encode_images(photos)), atol=5e-3)
+    assert np.allclose(unit(cuda.encode_texts(TEXTS)), unit(cpu.encode_texts(TEXTS)), atol=5e-3)
