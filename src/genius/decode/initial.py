@@ -8,8 +8,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from genius.decode.model import SPECIAL_ROWS, Decoder
+from genius.decode.model import SPECIAL_ROWS, Decoder, DecoderShape
 from genius.errors import BadInput
+from genius.training.schedule import generator_for
+
+
+def fresh_decoder(shape: DecoderShape, codebooks: Sequence[Tensor], seed: int, scale: float = 1.0) -> Decoder:
+    """A decoder (on the CPU) to train from the start: T5's random weights, code rows from the codebooks."""
+    decoder, generator = Decoder(shape), generator_for("cpu", seed, "decoder")
+    initialise(decoder, generator)
+    init_from_codebooks(decoder, codebooks, generator, scale)
+    return decoder
 
 
 @torch.no_grad()

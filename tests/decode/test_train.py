@@ -1,0 +1,198 @@
+"""Stage 2 learns: loss falls, val hit rate rises, on a made-up and on a real slice; two processes as one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from genius.decode.initial import fresh_decoder
+from genius.decode.model import DecoderShape
+from genius.decode.targets import Softness
+from genius.decode.train import Check, Lesson, QueryVectors, encode_items, train_decoder, validator
+from genius.errors import BadInput, TrainingStopped
+from genius.quantize.codebooks import start_codebooks
+from genius.quantize.fusion import Fusion
+from genius.quantize.pairs import Pairs, build_pairs
+from genius.quantize.residual import ResidualQuantizer
+from genius.training.journal import read_log
+from genius.training.schedule import Plan
+
+SHORT = Plan(steps=120, batch=64, rate=3e-3, warmup=10, check_every=60)
+BENCH = Path(__file__).resolve().parents[2].parent / "shared" / "bench"
+
+
+def learn(
+    world: Any, folder: Path, lesson: Lesson, plan: Plan = SHORT, **named: Any
+) -> tuple[list[Any], Any]:
+    decoder = named.pop("decoder", None) or world.decoder()
+    result = train_decoder(
+        decoder,
+        world.fusion,
+        world.quantizer,
+        world.train,
+        world.val,
+        plan,
+        lesson,
+        folder=folder,
+        seed=1,
+        show=False,
+        **named,
+    )
+    return [line["loss"] for line in read_log(folder / "log.jsonl") if "loss" in line], result
+
+
+@pytest.mark.parametrize("soft", [None, Softness(softness=0.3, lookup_share=0.2, toward_query=0.2)])
+def test_loss_falls_and_hit_rate_rises(world: Any, tmp_path: Path, soft: Softness | None) -> None:
+    untrained = validator(
+        world.decoder().eval(), world.fusion, world.quantizer, world.val, 1, Check(), SHORT
+    )()
+    losses, result = learn(world, tmp_path, Lesson(soft=soft, plain=0.3))
+    assert losses[-1] < 0.8 * losses[0]
+    assert result.figures["hit@5"] > 0.6 > 3 * untrained["hit@5"]
+    assert result.figures["hit@1"] <= result.figures["hit@5"] <= result.figures["hit@10"]
+
+
+@pytest.mark.parametrize(
+    "lesson", [Lesson("released"), Lesson("none", indexing=0.5), Lesson(soft=Softness())]
+)
+def test_every_lesson_runs(world: Any, tmp_path: Path, lesson: Lesson) -> None:
+    plan = Plan(steps=40, batch=32, rate=3e-3, check_every=20)
+    losses, _ = learn(world, tmp_path, lesson, plan)
+    assert losses[-1] < losses[0]
+
+
+def test_narrow_numbers_learn_too(world: Any, tmp_path: Path) -> None:
+    plan = Plan(steps=40, batch=32, rate=3e-3, check_every=20, precision="bfloat16")
+    losses, result = learn(world, tmp_path, Lesson(soft=Softness()), plan)
+    assert losses[-1] < losses[0]
+    assert 0 <= result.figures["hit@5"] <= 1
+
+
+def test_quantizer_is_left_as_it_was(world: Any, tmp_path: Path) -> None:
+    before = world.quantizer.vectors.clone()
+    world.quantizer.train()
+    learn(world, tmp_path, Lesson(), Plan(steps=2, batch=8))
+    assert torch.equal(world.quantizer.vectors, before)
+    assert not world.quantizer.training
+
+
+def test_query_vectors_kept_or_fused_anew_are_the_same(world: Any) -> None:
+    pairs = world.train
+    batch = pairs.sample(3, 50, seed=1)
+    kept, anew = (QueryVectors(world.fusion, pairs, room) for room in (1 << 30, 0))
+    assert kept.z is not None
+    assert anew.z is None
+    assert len(kept.z) == 2 * pairs.queries
+    torch.testing.assert_close(kept(batch.query, batch.text), anew(batch.query, batch.text))
+
+
+def test_nan_stops_the_run_with_its_step(world: Any, tmp_path: Path) -> None:
+    plan = Plan(steps=20, batch=16, rate=1e30, check_every=5, clip=0)
+    with pytest.raises(TrainingStopped, match=r"decoder: .* at step \d+"):
+        learn(world, tmp_path, Lesson(), plan)
+
+
+def test_decoder_and_quantizer_must_fit(world: Any, tmp_path: Path) -> None:
+    other = DecoderShape(16, (3, 16), layers=1, width=8, heads=1, head_width=8, feed_forward=8, prefix=2)
+    decoder = fresh_decoder(other, world.quantizer.codebooks()[:2], seed=0)
+    with pytest.raises(BadInput, match="build one for the other"):
+        learn(world, tmp_path, Lesson(), decoder=decoder)
+
+
+def test_a_run_with_another_quantizer_is_not_resumed(world: Any, tmp_path: Path) -> None:
+    learn(world, tmp_path, Lesson(), Plan(steps=2, batch=8))
+    world.quantizer.vectors.mul_(2)
+    try:
+        with pytest.raises(BadInput, match="another quantizer"):
+            learn(world, tmp_path, Lesson(), Plan(steps=2, batch=8))
+    finally:
+        world.quantizer.vectors.div_(2)
+
+
+def test_two_processes_give_the_losses_of_one(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("clusters.py")
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    single = subprocess.Popen([sys.executable, script, tmp_path / "one"], env=env)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    subprocess.run([*torchrun, script, tmp_path / "two"], env=env, check=True, timeout=120)
+    assert single.wait(120) == 0
+    one, two = (read_log(tmp_path / name / "log.jsonl") for name in ("one", "two"))
+    assert [line["step"] for line in one] == [line["step"] for line in two]
+    for mine, theirs in zip(one, two, strict=True):
+        for key in mine.keys() & {"loss", "hit@5"}:
+            assert mine[key] == pytest.approx(theirs[key], abs=2e-3), (mine, theirs)
+
+
+def emoji_pairs() -> tuple[Pairs, Pairs]:
+    """Train and val of row emoji 4 (picture -> the other maker's picture) with the CLIP vectors beside it."""
+    from safetensors.numpy import load_file
+
+    wanted = {
+        "query/train/mbeir_emoji_task4_train.jsonl": b"",
+        "cand_pool/global/mbeir_union_train_cand_pool.jsonl": b"",
+        "query/val/mbeir_emoji_task4_val.jsonl": b"",
+        "cand_pool/local/mbeir_emoji_task4_val_cand_pool.jsonl": b"",
+    }
+    with tarfile.open(BENCH / "tables.tar.xz", "r|xz") as tables:  # one pass
+        for member in tables:
+            if member.name in wanted and (opened := tables.extractfile(member)):
+                wanted[member.name] = opened.read()
+    names = (BENCH / "features" / "clip_vitb16.names.txt").read_text().splitlines()
+    row_of = {name: row for row, name in enumerate(names)}
+    vectors = load_file(BENCH / "features" / "clip_vitb16.safetensors")["image_embeds"].astype(np.float32)
+
+    def pairs(query_lines: bytes, item_lines: bytes) -> Pairs:
+        queries = [json.loads(line) for line in query_lines.splitlines()]
+        items = [json.loads(line) for line in item_lines.splitlines() if b"mbeir_images/emoji" in line]
+        place = {line["did"]: row for row, line in enumerate(items)}
+        used = [row_of[line["query_img_path"]] for line in queries]
+        used += [row_of[line["img_path"]] for line in items]
+        return build_pairs(
+            vectors[used],
+            np.zeros((0, vectors.shape[1]), np.float32),
+            query_image=range(len(queries)),
+            query_texts=[[] for _ in queries],
+            positives=[[place[did] for did in line["pos_cand_list"]] for line in queries],
+            item_image=range(len(queries), len(used)),
+            item_text=[-1] * len(items),
+        )
+
+    train_queries, train_items, val_queries, val_items = wanted.values()
+    return pairs(train_queries, train_items), pairs(val_queries, val_items)
+
+
+@pytest.mark.skipif(not BENCH.exists(), reason="the shared benchmark is not beside the repository")
+def test_learns_on_a_real_slice(tmp_path: Path) -> None:
+    train, val = emoji_pairs()
+    fusion, quantizer = Fusion(512, "sum").eval(), ResidualQuantizer(512, (3, 32, 32)).eval()
+    z = F.normalize(train.item_parts(torch.arange(train.items))[0], dim=1)
+    start_codebooks(quantizer, z, train.item_modality, torch.Generator().manual_seed(0), rounds=4)
+    shape = DecoderShape(
+        512, (3, 32, 32), layers=2, width=64, heads=2, head_width=32, feed_forward=128, prefix=4
+    )
+    decoder = fresh_decoder(shape, quantizer.codebooks(), seed=0)
+    plan = Plan(steps=200, batch=128, rate=2e-3, warmup=20, check_every=100)
+    before = validator(decoder.eval(), fusion, quantizer, val, 1, Check(), plan)()
+    lesson = Lesson(plain=0.3, soft=Softness(softness=0.2))
+    result = train_decoder(
+        decoder, fusion, quantizer, train, val, plan, lesson, folder=tmp_path, seed=0, show=False
+    )
+    losses = [line["loss"] for line in read_log(tmp_path / "log.jsonl") if "loss" in line]
+    assert losses[-1] < losses[0] - 0.3
+    assert result.figures["hit@5"] > before["hit@5"] + 0.3
+
+
+def test_items_get_the_codes_of_the_quantizer(world: Any) -> None:
+    z, codes = encode_items(world.fusion, world.quantizer, world.train)
+    assert torch.equal(codes, world.quantizer.encode(z, world.train.item_modality))
+    assert torch.equal(codes[:, 0], world.train.item_modality)
