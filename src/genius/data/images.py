@@ -114,12 +114,10 @@ def _upright(image: Image.Image) -> Image.Image:
 
 def _to_8_bits(image: Image.Image) -> Image.Image:
     """Grey values of 16 or 32 bits or of floats as 0 to 255, by the range they are customarily written in."""
-    values = np.nan_to_num(np.asarray(image, dtype=np.float64), nan=0.0, posinf=0.0, neginf=0.0)
-    peak = float(values.max())
     if image.mode.startswith("I;16"):
-        full = 65_535.0
-    elif image.mode == "F" and peak <= 1.0:
-        full = 1.0
-    else:
-        full = next((limit for limit in (255.0, 65_535.0) if peak <= limit), peak)
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    values = np.nan_to_num(np.asarray(image, dtype=np.float32), nan=0.0, posinf=0.0, neginf=0.0)
+    peak = float(values.max())
+    usual = (1.0, 255.0, 65_535.0) if image.mode == "F" else (255.0, 65_535.0)
+    full = next((limit for limit in usual if peak <= limit), peak)
     return Image.fromarray(np.clip(values * (255.0 / full), 0, 255).astype(np.uint8))

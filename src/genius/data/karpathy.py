@@ -137,11 +137,12 @@ class Karpathy:
     @cached_property
     def _photos(self) -> list[_Photo]:
         photos = []
-        for number, entry in enumerate(self._table.pop("images"), start=1):
+        for number, entry in enumerate(self._table["images"], start=1):
             try:
                 photos.append(self._photo(entry))
-            except (KeyError, TypeError, ValueError) as error:
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise BadData(f"{self.file}: image {number}: missing or wrong {error}") from None
+        self._table["images"] = []  # the parsed form is all that is needed
         return photos
 
     def _photo(self, entry: dict[str, Any]) -> _Photo:

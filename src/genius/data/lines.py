@@ -36,7 +36,7 @@ def json_object(line: bytes | None) -> dict[str, Any]:
     if line is None:
         raise ValueError(f"the line is longer than {MAX_LINE >> 20} MB")
     try:
-        value = json.loads(line, parse_constant=_refuse)
+        value = _JSON.decode(line.decode("utf-8-sig"))
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except UnicodeDecodeError:
@@ -50,3 +50,6 @@ def json_object(line: bytes | None) -> dict[str, Any]:
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
+
+
+_JSON = json.JSONDecoder(parse_constant=_refuse)

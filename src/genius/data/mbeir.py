@@ -187,13 +187,13 @@ class MBeir:
 
     def _parts(self, modality: Modality, text: str, image: str) -> tuple[str | None, Path | None]:
         """The text and the image path, each only if the modality names it and it is there."""
+        words = clean_text(text).text if modality is not Modality.IMAGE else ""
+        if not image or modality is Modality.TEXT:
+            return words or None, None
         path = PurePosixPath(image)
         if path.is_absolute() or ".." in path.parts or "\0" in image:
             raise ValueError(f"image path {image!r} leads out of the data root")
-        return (
-            clean_text(text).text or None if modality is not Modality.IMAGE else None,
-            self.root / path if image and modality is not Modality.TEXT else None,
-        )
+        return words or None, self.root / path
 
     def _name(self, dataset: str) -> str:
         """The name of a dataset id: by the instruction table, by the release, else the id itself."""
