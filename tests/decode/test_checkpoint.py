@@ -1,0 +1,143 @@
+"""The published files: random weights written under their names come back whole, or are refused by name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from genius.decode.checkpoint import from_released, to_released
+from genius.decode.initial import initialise
+from genius.decode.model import Decoder, DecoderShape
+from genius.decode.published_quantizer import quantizer_from_released, quantizer_to_released
+from genius.errors import ModelMismatch
+
+DIM, SIZES = 12, (3, 7, 7)
+SHAPE = DecoderShape(DIM, SIZES, layers=2, width=16, heads=2, head_width=4, feed_forward=24, prefix=5)
+BLOCK = "id_generator.decoder.block.1.layer"
+
+
+def quantizer_tensors() -> dict[str, Tensor]:
+    """What the authors' quantizer stores: their fusion names, and a real ResidualVQ's."""
+    from vector_quantize_pytorch import ResidualVQ
+
+    torch.manual_seed(0)
+    tensors = {}
+    for name, size in {
+        "text_projection_layer": (512, DIM),
+        "image_projection_layer": (512, DIM),
+        "combiner_layer": (1024, 1024),
+        "output_layer": (DIM, 1024),
+        "dynamic_scalar.0": (1024, 1024),
+        "dynamic_scalar.3": (1, 1024),
+    }.items():
+        tensors[f"encoder.{name}.weight"] = 0.05 * torch.randn(size)
+        tensors[f"encoder.{name}.bias"] = 0.05 * torch.randn(size[0])
+    residual = ResidualVQ(dim=DIM, codebook_size=SIZES, num_quantizers=3)
+    for name, tensor in residual.state_dict().items():
+        tensors[f"residual_rq.{name}"] = tensor.clone()
+        if name.startswith("layers.0."):
+            tensors[f"vq.{name.removeprefix('layers.0.')}"] = tensor.clone()
+    tensors["clip_model.logit_scale"] = torch.tensor(4.6)
+    return tensors
+
+
+def decoder_tensors() -> tuple[Decoder, dict[str, Tensor]]:
+    decoder = Decoder(SHAPE).eval()
+    initialise(decoder, torch.Generator().manual_seed(0))
+    with_quantizer = {f"quantizer.{name}": tensor for name, tensor in quantizer_tensors().items()}
+    return decoder, {**to_released(decoder), **with_quantizer}
+
+
+def test_decoder_comes_back_whole() -> None:
+    decoder, tensors = decoder_tensors()
+    again = from_released(tensors)
+    assert again.shape == SHAPE
+    assert not again.training
+    for name, tensor in decoder.state_dict().items():
+        assert torch.equal(tensor, again.state_dict()[name]), name
+    assert to_released(again).keys() == {n for n in tensors if not n.startswith("quantizer.")}
+
+
+def test_sizes_can_be_given_where_the_file_has_no_codebooks() -> None:
+    decoder, _ = decoder_tensors()
+    assert from_released(to_released(decoder), sizes=SIZES).shape == SHAPE
+    with pytest.raises(ModelMismatch, match="convert the quantizer first"):
+        from_released(to_released(decoder))
+
+
+def spoil(tensors: dict[str, Tensor], name: str, value: Tensor | None) -> dict[str, Tensor]:
+    spoilt = {key: tensor for key, tensor in tensors.items() if key != name}
+    return spoilt if value is None else {**spoilt, name: value}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        (f"{BLOCK}.1.EncDecAttention.k.weight", None, "missing .*block.1.layer.1.EncDecAttention.k.weight"),
+        (f"{BLOCK}.0.SelfAttention.q.weight", torch.zeros(9, 16), "misshaped .*SelfAttention.q.weight"),
+        (
+            "id_generator.encoder.block.0.layer.0.SelfAttention.q.weight",
+            torch.zeros(8, 16),
+            "extra .*encoder",
+        ),
+        ("id_generator.decoder.block.5.layer.2.layer_norm.weight", torch.zeros(16), "extra .*block.5"),
+        ("id_generator.lm_head.weight", torch.zeros(20, 16), "only a tied embedding"),
+        ("id_generator.shared.weight", None, "tied|no matrix named id_generator.shared.weight"),
+        ("embed_projector.0.bias", None, r"missing embed_projector.0.bias"),
+        ("embed_projector.0.weight", None, "no matrix named embed_projector.0.weight"),
+        ("quantizer.residual_rq.layers.1._codebook.embed", None, r"levels \[0, 2\]"),
+        ("quantizer.residual_rq.layers.1._codebook.embed", torch.zeros(1, 8, DIM), "has 20 rows"),
+        ("something.else", torch.zeros(1), "extra something.else"),
+    ],
+)
+def test_a_decoder_that_does_not_fit_is_refused(name: str, value: Tensor | None, message: str) -> None:
+    _, tensors = decoder_tensors()
+    with pytest.raises(ModelMismatch, match=message):
+        from_released(spoil(tensors, name, value))
+
+
+def test_quantizer_gives_the_codes_of_residual_vq() -> None:
+    from vector_quantize_pytorch import ResidualVQ
+
+    tensors = quantizer_tensors()
+    fusion, quantizer = quantizer_from_released(tensors)
+    oracle = ResidualVQ(dim=DIM, codebook_size=SIZES, num_quantizers=3).eval()
+    own = {n.removeprefix("residual_rq."): t for n, t in tensors.items() if n.startswith("residual_rq.")}
+    oracle.load_state_dict(own)
+    z = F.normalize(torch.randn(50, DIM), dim=1)
+    total, codes, _ = oracle(z[None])
+    assert quantizer.sizes == SIZES
+    assert torch.equal(quantizer.encode(z), codes[0])
+    torch.testing.assert_close(quantizer.decode(codes[0]), total[0])
+    assert (fusion.preset, quantizer.modality, fusion.training) == ("small", "nearest", False)
+
+
+def test_quantizer_comes_back_whole() -> None:
+    tensors = quantizer_tensors()
+    again = quantizer_to_released(*quantizer_from_released(tensors))
+    assert again.keys() == {name for name in tensors if not name.startswith("clip_model.")}
+    for name, tensor in again.items():
+        if not name.endswith(("cluster_size", "embed_avg", "initted")):
+            assert torch.equal(tensor, tensors[name]), name
+    without_copy = {name: tensor for name, tensor in tensors.items() if not name.startswith("vq.")}
+    quantizer_from_released(without_copy)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("encoder.output_layer.bias", None, "missing encoder.output_layer.bias"),
+        ("encoder.combiner_layer.weight", torch.zeros(7, 10), "sizes 5 and 7"),
+        ("encoder.combiner_layer.weight", None, "no matrix named"),
+        ("encoder.new.weight", torch.zeros(1), "extra encoder.new.weight"),
+        ("residual_rq.layers.1._codebook.embed", None, "extra residual_rq.layers.2"),
+        ("residual_rq.layers.0._codebook.embed", None, "instead of .1, codes, dim."),
+        ("residual_rq.layers.1._codebook.initted", torch.tensor(False), "never trained"),
+        ("vq._codebook.embed", torch.zeros(1, 3, DIM), "which one is level 0"),
+    ],
+)
+def test_a_quantizer_that_does_not_fit_is_refused(name: str, value: Tensor | None, message: str) -> None:
+    with pytest.raises(ModelMismatch, match=message):
+        quantizer_from_released(spoil(quantizer_tensors(), name, value))
