@@ -1,6 +1,5 @@
 """The BLIP encoder against transformers' own forward pass, on a tiny random BLIP."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -83,18 +82,11 @@ def test_saved_and_loaded_again(blip_folder: Path, photos: list[Image.Image], tm
     assert copy.fingerprint == encoder.fingerprint
 
 
-def test_other_sources_are_refused(
-    blip_folder: Path, clip_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_sources_are_refused(clip_folder: Path) -> None:
     with pytest.raises(ModelNotFound, match="Salesforce/blip"):
         load(None)
     with pytest.raises(ModelMismatch):
         load(clip_folder)
-    shutil.copytree(blip_folder, tmp_path, dirs_exist_ok=True)
-    settings = tmp_path / "tokenizer_config.json"
-    settings.write_text(settings.read_text().replace("[PAD]", "[UNK]"))
-    with pytest.raises(ModelMismatch, match="pads with 1, a BLIP needs 0"):
-        load(tmp_path)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

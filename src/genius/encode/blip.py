@@ -7,7 +7,6 @@ from pathlib import Path
 from torch import Tensor
 
 from genius.encode.pretrained import TwoTowers, find_folder, load_model, load_preprocess, load_tokenizer
-from genius.errors import ModelMismatch
 
 EXAMPLE = "Salesforce/blip-itm-base-coco"
 
@@ -39,14 +38,9 @@ class BlipEncoder(TwoTowers):
 
     def text_features(self, pieces: Tensor) -> Tensor:
         """The text tower's last layer, (n, length, text width)."""
-        pieces = pieces.to(self.device)
-        output = self.module.text_encoder(input_ids=pieces, attention_mask=self.text_mask(pieces).long())
-        features: Tensor = output.last_hidden_state
+        ids, mask = self.ids_and_mask(pieces)
+        features: Tensor = self.module.text_encoder(input_ids=ids, attention_mask=mask).last_hidden_state
         return features
-
-    def text_mask(self, pieces: Tensor) -> Tensor:
-        """True where there is no padding, bool (n, length)."""
-        return pieces != 0
 
 
 def load(source: str | Path | None, device: str = "cpu") -> BlipEncoder:
@@ -57,7 +51,5 @@ def load(source: str | Path | None, device: str = "cpu") -> BlipEncoder:
     model = load_model(BlipForImageTextRetrieval, folder)
     text, vision = model.config.text_config, model.config.vision_config
     tokenizer = load_tokenizer(folder, text.vocab_size)
-    if tokenizer.pad_token_id != 0:
-        raise ModelMismatch(f"the tokenizer in {folder} pads with {tokenizer.pad_token_id}, a BLIP needs 0")
     preprocess = load_preprocess(folder, vision.image_size, crop=False)
     return BlipEncoder(model, tokenizer, preprocess, text.max_position_embeddings, device)

@@ -45,14 +45,9 @@ class ClipEncoder(TwoTowers):
         features: Tensor = self._text(pieces).last_hidden_state
         return features
 
-    def text_mask(self, pieces: Tensor) -> Tensor:
-        """True up to the first end mark, bool (n, length); 0 also stands for a word, so it cannot tell."""
-        ends: Tensor = (pieces == self.tokenizer.eos_token_id).long()
-        return ends.cumsum(dim=1) - ends == 0
-
     def _text(self, pieces: Tensor) -> Any:
-        pieces = pieces.to(self.device)
-        return self.module.text_model(input_ids=pieces, attention_mask=self.text_mask(pieces))
+        ids, mask = self.ids_and_mask(pieces)
+        return self.module.text_model(input_ids=ids, attention_mask=mask)
 
 
 def load(source: str | Path | None, device: str = "cpu") -> ClipEncoder:

@@ -76,10 +76,6 @@ class TwoTowers(ABC):
     def text_features(self, pieces: Tensor) -> Tensor:
         """The text tower's last layer at every position, (n, length, text width)."""
 
-    @abstractmethod
-    def text_mask(self, pieces: Tensor) -> Tensor:
-        """Where a text is and where padding, bool (n, length)."""
-
     @cached_property
     def fingerprint(self) -> str:
         """Follows weights, tokenizer and preprocessing as they were loaded; load again after training."""
@@ -96,13 +92,20 @@ class TwoTowers(ABC):
         """Prepared images on the encoder's device as the floats that the model reads."""
         return self.preprocess.scale(pixels.to(self.device))
 
+    def ids_and_mask(self, pieces: Tensor) -> tuple[Tensor, Tensor]:
+        """Prepared texts on the encoder's device as the model's own ids, and True where there is text."""
+        pieces = pieces.to(self.device)
+        return (pieces - 1).clamp(min=0), pieces > 0
+
     def prepare_texts(self, texts: Sequence[str]) -> Tensor:
-        """Piece ids (n, length) on the CPU, cut at the context length, padded with 0."""
+        """Piece ids plus one (n, length) on the CPU, cut at the context length; 0 is padding."""
+        if not texts:
+            return torch.zeros(0, 0, dtype=torch.long)
         readable = [text.encode("utf-8", "replace").decode() for text in texts]  # lone surrogates become `?`
         rows = self.tokenizer(readable, truncation=True, max_length=self.context)["input_ids"]
-        pieces = torch.zeros(len(rows), max(map(len, rows), default=0), dtype=torch.long)
+        pieces = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
         for row, ids in enumerate(rows):
-            pieces[row, : len(ids)] = torch.tensor(ids)
+            pieces[row, : len(ids)] = torch.tensor(ids) + 1
         return pieces
 
     @torch.inference_mode()

@@ -1,0 +1,236 @@
+"""`clip-ff` and `blip-ff`: the towers meet before the vector.
+
+A small transformer reads the features of both towers at all their positions, side by side, and the mean of
+what it makes of them is the one vector of an item or query. An absent part is masked. A model is a folder:
+`towers/` (as `clip` and `blip` read it), `fusion.json` and `fusion.safetensors`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from genius.encode import blip, clip
+from genius.encode.base import Array
+from genius.encode.pretrained import TwoTowers, find_folder
+from genius.encode.weights import fingerprint_tensors, load_weights, save_weights, written_folder
+from genius.errors import BadInput, ModelMismatch, ModelNotFound
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+TOWERS: dict[str, Callable[[str | Path | None, str], TwoTowers]] = {
+    "clip-ff": clip.load,
+    "blip-ff": blip.load,
+}
+SHAPE, WEIGHTS, FOLDER = "fusion.json", "fusion.safetensors", "towers"
+
+
+@dataclass(frozen=True, slots=True)
+class FusionShape:
+    """The sizes of a fusion; they are what `fusion.json` holds."""
+
+    image_width: int
+    text_width: int
+    dim: int  # of the one vector
+    width: int  # inside
+    layers: int = 2
+    heads: int = 12
+
+
+class Fusion(nn.Module):
+    """Features of two towers to one vector."""
+
+    def __init__(self, shape: FusionShape) -> None:
+        super().__init__()
+        self.shape = shape
+        width = shape.width
+        self.image_in = nn.Sequential(nn.LayerNorm(shape.image_width), nn.Linear(shape.image_width, width))
+        self.text_in = nn.Sequential(nn.LayerNorm(shape.text_width), nn.Linear(shape.text_width, width))
+        self.part = nn.Parameter(0.02 * torch.randn(2, width))  # tells image positions from text positions
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(
+                width, shape.heads, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True
+            )
+            for _ in range(shape.layers)
+        )
+        self.norm = nn.LayerNorm(width)
+        self.out = nn.Linear(width, shape.dim)
+
+    def forward(self, image: Tensor, image_mask: Tensor, text: Tensor, text_mask: Tensor) -> Tensor:
+        """Features (n, positions, width of the tower) with masks (n, positions) to vectors (n, dim).
+
+        A row without any part gives zeros.
+        """
+        x = torch.cat([self.image_in(image) + self.part[0], self.text_in(text) + self.part[1]], dim=1)
+        mask = torch.cat([image_mask, text_mask], dim=1)  # (n, positions)
+        there = mask.any(dim=1, keepdim=True)
+        hidden = ~mask & there  # attention over nothing at all would be NaN
+        for layer in self.layers:
+            x = layer(x, src_key_padding_mask=hidden)
+        count = mask.sum(dim=1, keepdim=True).clamp(min=1)
+        pooled = (self.norm(x) * mask[..., None]).sum(dim=1) / count
+        vectors: Tensor = self.out(pooled) * there
+        return vectors
+
+
+class FeatureFusionEncoder:
+    """Two towers and the fusion of their features."""
+
+    def __init__(self, kind: str, towers: TwoTowers, fusion: Fusion) -> None:
+        self.kind, self.towers = kind, towers
+        self.fusion = fusion.to(towers.device).eval()
+        self.module = nn.ModuleDict({"towers": towers.module, "fusion": self.fusion})
+
+    @property
+    def dim(self) -> int:
+        """Width of the vectors."""
+        return self.fusion.shape.dim
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Follows towers and fusion as they were loaded; load again after training."""
+        return fingerprint_tensors(self.fusion.state_dict(), [self.kind, self.towers.fingerprint])
+
+    def prepare_image(self, image: Image) -> Tensor:
+        """uint8 pixels (3, side, side), on the CPU."""
+        return self.towers.prepare_image(image)
+
+    def prepare_texts(self, texts: Sequence[str]) -> Tensor:
+        """Padded piece ids (n, length), on the CPU; 0 is padding."""
+        return self.towers.prepare_texts(texts)
+
+    def item_vectors(self, pixels: Tensor, image_rows: Tensor, pieces: Tensor, text_rows: Tensor) -> Tensor:
+        """Vectors (n, dim), with gradients, of things made of prepared images and texts.
+
+        Thing i has image `pixels[image_rows[i]]` and text `pieces[text_rows[i]]`; -1 says that it has none.
+        """
+        device, shape = self.towers.device, self.fusion.shape
+        image_rows, text_rows = image_rows.to(device), text_rows.to(device)
+        image = torch.zeros(1, 1, shape.image_width, device=device)
+        text, text_mask = torch.zeros(1, 1, shape.text_width, device=device), pieces.new_zeros(1, 1)
+        if len(pixels):
+            image = self.towers.image_features(pixels)  # (images, positions, image width)
+        if len(pieces):
+            text, text_mask = self.towers.text_features(pieces), pieces  # (texts, length, text width)
+        has_image = (image_rows >= 0)[:, None].expand(-1, image.shape[1])
+        has_text = (text_rows >= 0)[:, None] & (text_mask.to(device) > 0)[text_rows.clamp(min=0)]
+        vectors: Tensor = self.fusion(
+            image[image_rows.clamp(min=0)], has_image, text[text_rows.clamp(min=0)], has_text
+        )
+        return vectors
+
+    @torch.inference_mode()
+    def encode_items(self, images: Sequence[Image | None], texts: Sequence[str | None]) -> Array:
+        """One raw vector for each (image, text), either of which may be absent, (n, dim)."""
+        if len(images) != len(texts):
+            raise BadInput(f"{len(images)} images beside {len(texts)} texts: give as many, None where absent")
+        self.module.eval()
+        vectors = np.empty((len(images), self.dim), dtype=np.float32)
+        for start in range(0, len(images), self.towers.batch):
+            part = slice(start, start + self.towers.batch)
+            some = [image for image in images[part] if image is not None]
+            words = [text for text in texts[part] if text]
+            side = self.towers.preprocess.side
+            pixels = torch.stack([*map(self.prepare_image, some)]) if some else torch.empty(0, 3, side, side)
+            image_rows = _rows([image is not None for image in images[part]])
+            text_rows = _rows([bool(text) for text in texts[part]])
+            found = self.item_vectors(pixels, image_rows, self.prepare_texts(words), text_rows)
+            vectors[part] = found.float().cpu().numpy()
+        return vectors
+
+    def save(self, folder: Path) -> None:
+        """Write everything that loading needs: all of it or nothing."""
+        with written_folder(folder) as new:
+            self.towers.save(new / FOLDER)
+            save_weights(self.fusion.state_dict(), new / WEIGHTS)
+            table = {"kind": self.kind, **asdict(self.fusion.shape)}
+            (new / SHAPE).write_text(json.dumps(table, indent=2), encoding="utf-8")
+
+
+def create(
+    kind: str, source: str | Path, device: str = "cpu", *, width: int = 0, layers: int = 2, seed: int = 0
+) -> FeatureFusionEncoder:
+    """A new `clip-ff` or `blip-ff` to be trained: the towers of `source` and a random fusion.
+
+    `width` is that of the fusion's transformer; 0 takes the width of the towers' own vectors.
+    """
+    towers = TOWERS[kind](source, device)
+    width = width or towers.dim
+    heads = next(heads for heads in range(max(1, width // 64), 0, -1) if width % heads == 0)
+    config = towers.module.config
+    shape = FusionShape(
+        image_width=config.vision_config.hidden_size,
+        text_width=config.text_config.hidden_size,
+        dim=towers.dim,
+        width=width,
+        layers=layers,
+        heads=heads,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        fusion = Fusion(shape)
+    return FeatureFusionEncoder(kind, towers, fusion)
+
+
+def load_clip(source: str | Path | None, device: str = "cpu") -> FeatureFusionEncoder:
+    """The `clip-ff` model in a folder or under a hub id."""
+    return _load("clip-ff", source, device)
+
+
+def load_blip(source: str | Path | None, device: str = "cpu") -> FeatureFusionEncoder:
+    """The `blip-ff` model in a folder or under a hub id."""
+    return _load("blip-ff", source, device)
+
+
+def _load(kind: str, source: str | Path | None, device: str) -> FeatureFusionEncoder:
+    folder = find_folder(source, f"me/my-{kind}")
+    if not (folder / SHAPE).is_file():
+        raise ModelNotFound(
+            f"no {SHAPE} in {folder}: start a model from plain towers with "
+            f"`genius convert {kind} {folder} --to DIR`, then train it"
+        )
+    shape = _read_shape(folder / SHAPE, kind)
+    towers = TOWERS[kind](folder / FOLDER, device)
+    fusion = Fusion(shape)
+    load_weights(fusion, folder / WEIGHTS)
+    config = towers.module.config
+    widths = (config.vision_config.hidden_size, config.text_config.hidden_size)
+    if widths != (shape.image_width, shape.text_width):
+        raise ModelMismatch(
+            f"{folder}: the towers have widths {widths}, {SHAPE} says otherwise: use its own towers"
+        )
+    return FeatureFusionEncoder(kind, towers, fusion)
+
+
+def _read_shape(file: Path, kind: str) -> FusionShape:
+    try:
+        table = json.loads(file.read_text(encoding="utf-8"))
+        found = table.pop("kind")
+        shape = FusionShape(**table)
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise ModelMismatch(f"{file} does not describe a fusion ({error}): fetch or make it again") from None
+    if found != kind:
+        raise ModelMismatch(f"{file} is a {found!r} model: load it under that name, not as {kind!r}")
+    sizes = asdict(shape)
+    wrong = [
+        f"{name} = {value!r}" for name, value in sizes.items() if not isinstance(value, int) or value < 1
+    ]
+    if wrong or shape.width % shape.heads:
+        problem = ", ".join(wrong) or f"width {shape.width} does not divide into {shape.heads} heads"
+        raise ModelMismatch(f"{file}: {problem}: whole numbers above 0 are wanted; fetch or make it again")
+    return shape
+
+
+def _rows(there: Sequence[bool]) -> Tensor:
+    """Numbers 0, 1, … for the things that are there, -1 for the others."""
+    mask = torch.tensor(there, dtype=torch.long)
+    return torch.where(mask > 0, mask.cumsum(0) - 1, -1)
