@@ -99,9 +99,9 @@ class Pairs:
         """Image and text vectors of item rows, each (n, dim) float32."""
         return self.images[self.item_image[item]].float(), self.texts[self.item_text[item]].float()
 
-    def is_positive(self, query: Tensor, item: Tensor) -> Tensor:
-        """Whether each item is a positive of each query, bool (n queries, m items)."""
-        asked = query[:, None] * self.items + item[None, :]
+    def are_positive(self, query: Tensor, item: Tensor) -> Tensor:
+        """Whether each item is a positive of the query beside it; rows of shapes that broadcast, bool."""
+        asked = query * self.items + item
         place = torch.searchsorted(self.positive_key, asked).clamp_(max=len(self.positive_key) - 1)
         return self.positive_key[place] == asked
 

@@ -97,6 +97,10 @@ class ResidualQuantizer(nn.Module):
             total = total + self.codebook(level)[codes[:, level]]
         return total
 
+    def partial_sums(self, codes: Tensor) -> Tensor:
+        """The quantized vectors after each level, (n, levels, dim); the last one is `decode`'s."""
+        return self.vectors[self.rows(codes)].cumsum(1)
+
     def rows(self, codes: Tensor) -> Tensor:
         """Where the code vectors of codes (..., levels) stand in the table."""
         return codes + torch.tensor(self.starts, device=codes.device)

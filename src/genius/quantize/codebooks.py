@@ -1,0 +1,163 @@
+"""How codebooks are learned: k-means on a large sample, then moving averages that revive dead codes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from genius.quantize.residual import SCORES_AT_ONCE, ResidualQuantizer, nearest, scores
+from genius.training.distributed import my_part, sum_over_processes, world
+
+SEEDING_ROUNDS = 64  # k-means++ draws its seeds in this many rounds instead of one by one
+
+
+@torch.no_grad()
+def kmeans(x: Tensor, count: int, generator: torch.Generator, rounds: int = 10) -> Tensor:
+    """`count` centres of x (n, dim), (count, dim): k-means++ seeds, then `rounds` of Lloyd's iteration.
+
+    A centre without members moves to one of the vectors that are served worst.
+    """
+    centres = _seeds(x, count, generator)
+    for _ in range(rounds):
+        member, distance = _assign(x, centres)
+        size = torch.bincount(member, minlength=count)
+        total = torch.zeros_like(centres).index_add_(0, member, x)
+        empty = (size == 0).nonzero().squeeze(1)
+        centres = total / size.clamp(min=1)[:, None]
+        worst = distance.topk(min(len(empty), len(x))).indices
+        centres[empty[: len(worst)]] = x[worst]
+    return centres
+
+
+def _seeds(x: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Rows of x, each drawn with a chance that grows with its squared distance to those drawn before."""
+    first = torch.randint(len(x), (1,), generator=generator, device=x.device)
+    seeds = x[first]
+    distance = (x - seeds).square().sum(1)
+    while len(seeds) < count:
+        wanted = min(count - len(seeds), max(1, count // SEEDING_ROUNDS))
+        chance = distance.clamp(min=0).double() + 1e-12  # all alike: any row will do
+        rows = torch.multinomial(chance, wanted, replacement=wanted > len(x), generator=generator)
+        seeds = torch.cat([seeds, x[rows]])
+        distance = torch.minimum(distance, _assign(x, x[rows])[1])
+    return seeds
+
+
+def _assign(x: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
+    """Nearest centre and squared distance to it for each row of x, in chunks."""
+    members, distances = [], []
+    for part in torch.split(x, max(1, SCORES_AT_ONCE // len(centres))):
+        best = scores(part, centres).max(1)
+        members.append(best.indices)
+        distances.append((part.square().sum(1) - 2 * best.values).clamp_(min=0))
+    return torch.cat(members), torch.cat(distances)
+
+
+@torch.no_grad()
+def start_codebooks(
+    quantizer: ResidualQuantizer, z: Tensor, modality: Tensor, generator: torch.Generator, rounds: int = 10
+) -> Tensor:
+    """Fill the codebooks from a sample z (n, dim) of known modality (n,); returns the sample's codes.
+
+    Level 0 gets the mean of each modality, every further level k-means of what is left. Levels that share
+    a codebook each put in their part of it.
+    """
+    residual = z.to(quantizer.vectors)
+    codes = []
+    if quantizer.first:
+        if quantizer.modality != "classifier":  # there nothing is subtracted: its rows stay zero
+            for number, vector in enumerate(quantizer.codebook(0)):
+                members = residual[modality == number]
+                vector.copy_(members.mean(0) if len(members) else residual.mean(0))
+        codes.append(modality)
+        residual = residual - quantizer.codebook(0)[modality]
+    later = quantizer.levels - quantizer.first
+    filled = 0
+    for level in range(quantizer.first, quantizer.levels):
+        book = quantizer.codebook(level)
+        if quantizer.shared:
+            end = len(book) * (level - quantizer.first + 1) // later
+            book[filled:end] = kmeans(residual, max(1, end - filled), generator, rounds)[: end - filled]
+            code, filled = nearest_in_chunks(residual, book[: max(1, end)]), end
+        else:
+            book.copy_(kmeans(residual, len(book), generator, rounds))
+            code = nearest_in_chunks(residual, book)
+        codes.append(code)
+        residual = residual - book[code]
+    return torch.stack(codes, dim=1)
+
+
+def nearest_in_chunks(x: Tensor, book: Tensor) -> Tensor:
+    """The code nearest to each row of x (n, dim), (n,)."""
+    return torch.cat([nearest(part, book) for part in torch.split(x, max(1, SCORES_AT_ONCE // len(book)))])
+
+
+class MovingAverage(nn.Module):
+    """Exponential moving averages of what each code stands for; they are the codebooks during training.
+
+    A code whose average count per step falls under `dead_below` (or under half of its fair share of the
+    batch, if that is less) is put where a vector of the batch is; never at level 0. All processes see the
+    sums over the whole batch and stay equal.
+    """
+
+    count: Tensor
+    total: Tensor
+
+    def __init__(self, quantizer: ResidualQuantizer, decay: float = 0.9, dead_below: float = 2.0) -> None:
+        super().__init__()
+        self.decay, self.dead_below = decay, dead_below
+        self.register_buffer("count", torch.zeros(len(quantizer.vectors)))
+        self.register_buffer("total", torch.zeros_like(quantizer.vectors))
+
+    @torch.no_grad()
+    def start(self, quantizer: ResidualQuantizer, codes: Tensor, batch: int) -> None:
+        """Take over codebooks that gave a sample these `codes`; a step will bring `batch` vectors."""
+        used = torch.bincount(quantizer.rows(codes).flatten(), minlength=len(self.count))
+        self.count.copy_(used * (batch / len(codes)))
+        self.total.copy_(quantizer.vectors * self.count[:, None])
+
+    @torch.no_grad()
+    def update(
+        self, quantizer: ResidualQuantizer, residual: Tensor, codes: Tensor, generator: torch.Generator
+    ) -> None:
+        """Move the codebooks to a batch: residual (n, levels, dim) before each level, codes (n, levels)."""
+        residual = residual.float()
+        seen, rows = codes.shape[0] * world(), quantizer.rows(codes).flatten()
+        news = torch.zeros(len(self.count), quantizer.dim + 1, device=rows.device)  # sums beside counts
+        news[:, :-1].index_add_(0, rows, residual.flatten(0, 1))
+        news[:, -1].index_add_(0, rows, torch.ones_like(rows, dtype=news.dtype))
+        sum_over_processes(news)
+        self.total.lerp_(news[:, :-1], 1 - self.decay)
+        self.count.lerp_(news[:, -1], 1 - self.decay)
+        self._revive(quantizer, residual, seen, generator)
+        known = self.count[:, None] > 1e-6
+        vectors = torch.where(known, self.total / self.count[:, None].clamp(min=1e-6), quantizer.vectors)
+        if quantizer.modality == "classifier":
+            vectors[: quantizer.sizes[0]] = 0
+        quantizer.vectors.copy_(vectors)
+
+    def _revive(
+        self, quantizer: ResidualQuantizer, residual: Tensor, seen: int, generator: torch.Generator
+    ) -> None:
+        """Put codes that are hardly used where vectors of the batch are, without waiting for the device."""
+        for level in range(
+            quantizer.first, quantizer.levels if not quantizer.shared else quantizer.first + 1
+        ):
+            start, size = quantizer.starts[level], quantizer.sizes[level]
+            rows = slice(start, start + size)
+            limit = min(self.dead_below, seen / size / 2)
+            dead = (self.count[rows] < limit)[:, None]
+            drawn = torch.randint(seen, (size,), generator=generator, device=residual.device)
+            places = _rows_of_batch(residual[:, level], drawn, seen)
+            self.total[rows] = torch.where(dead, places * limit, self.total[rows])
+            self.count[rows] = torch.where(dead[:, 0], limit, self.count[rows])
+
+
+def _rows_of_batch(own: Tensor, drawn: Tensor, seen: int) -> Tensor:
+    """Rows `drawn` of the batch of all processes, of which this one holds its part `own` (n, dim)."""
+    if world() == 1:
+        return own[drawn]
+    part = my_part(seen)
+    mine = (drawn >= part.start) & (drawn < part.stop)
+    rows = torch.where(mine[:, None], own[(drawn - part.start).clamp(0, len(own) - 1)], 0.0)
+    return sum_over_processes(rows)

@@ -1,0 +1,68 @@
+"""How well z and its codes find the right items: hit rates by exhaustive search, no decoder and no index."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from genius.quantize.model import ROWS_AT_ONCE, Quantizer
+from genius.quantize.pairs import Pairs
+
+SCORES_AT_ONCE = 1 << 26  # query-item scores in memory at a time
+
+
+@torch.no_grad()
+def fuse_items(quantizer: Quantizer, pairs: Pairs, rows: Tensor | None = None) -> Tensor:
+    """z of the items (all, or these rows), (n, dim)."""
+    rows = torch.arange(pairs.items, device=pairs.device) if rows is None else rows
+    return torch.cat([quantizer(*pairs.item_parts(part)) for part in torch.split(rows, ROWS_AT_ONCE)])
+
+
+@torch.no_grad()
+def fuse_queries(quantizer: Quantizer, pairs: Pairs, rows: Tensor | None = None) -> Tensor:
+    """z of the queries (all, or these rows) under their first instruction, (n, dim)."""
+    rows = torch.arange(pairs.queries, device=pairs.device) if rows is None else rows
+    return torch.cat([quantizer(*pairs.query_parts(part)) for part in torch.split(rows, ROWS_AT_ONCE)])
+
+
+def code_recall(quantizer: Quantizer, pairs: Pairs, k: int = 5) -> dict[str, float]:
+    """Hit rates on the whole pool, means over the tasks, and the quantization error of the items.
+
+    `hit@5` scores <z_q, sum of code vectors>, the best that codes alone can do; `hit@5_z` scores <z_q, z_c>.
+    """
+    query, item = fuse_queries(quantizer, pairs), fuse_items(quantizer, pairs)
+    quantized = quantizer.decode(quantizer.encode(item, pairs.item_modality))
+    return {
+        f"hit@{k}": mean_over_tasks(hits(query, quantized, pairs, k), pairs),
+        f"hit@{k}_z": mean_over_tasks(hits(query, item, pairs, k), pairs),
+        "error": float((item - quantized).square().sum(1).mean()),
+    }
+
+
+def phi_recall(pairs: Pairs, k: int = 5) -> float:
+    """Hit rate of exact search on phi, the mean over the tasks: what z and codes are measured against."""
+    query = torch.arange(pairs.queries, device=pairs.device)
+    item = torch.arange(pairs.items, device=pairs.device)
+    asked = F.normalize(torch.add(*pairs.query_parts(query)), dim=1)
+    held = F.normalize(torch.add(*pairs.item_parts(item)), dim=1)
+    return mean_over_tasks(hits(asked, held, pairs, k), pairs)
+
+
+@torch.no_grad()
+def hits(query: Tensor, item: Tensor, pairs: Pairs, k: int) -> Tensor:
+    """Whether each query (n, dim) has a positive among its k best items (m, dim), bool (n,)."""
+    found = []
+    chunk = max(1, SCORES_AT_ONCE // len(item))
+    for start in range(0, len(query), chunk):
+        best = (query[start : start + chunk] @ item.T).topk(min(k, len(item))).indices  # (chunk, k)
+        rows = torch.arange(start, start + len(best), device=query.device)
+        found.append(pairs.are_positive(rows[:, None], best).any(1))
+    return torch.cat(found)
+
+
+def mean_over_tasks(found: Tensor, pairs: Pairs) -> float:
+    """The plain mean over the tasks of each task's hit rate."""
+    asked = torch.bincount(pairs.task)
+    hit = torch.bincount(pairs.task, weights=found.double())
+    return float((hit / asked)[asked > 0].mean())

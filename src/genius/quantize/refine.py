@@ -1,0 +1,77 @@
+"""Better codebooks at equal size: after training, codes and code vectors are fitted to each other in turn."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from genius.quantize.residual import ResidualQuantizer
+
+
+@torch.no_grad()
+def refine(
+    quantizer: ResidualQuantizer,
+    z: Tensor,
+    modality: Tensor | None = None,
+    *,
+    rounds: int,
+    beam: int = 1,
+    sweeps: int = 3,
+    anchor: float = 1.0,
+    seed: int = 0,
+) -> tuple[float, ...]:
+    """Lower the quantization error of z (n, dim) by `rounds` of encoding and fitting.
+
+    A round encodes all z with the beam, then sweeps over the levels: each code vector becomes the mean of
+    what the other levels leave to it. So the sum is fitted as a whole, while codes are found level by level.
+    `anchor` counts the old vector as that many members, so that rare codes do not chase single vectors; codes
+    without members move to the vectors that are served worst. Returns the mean squared error before each
+    round and after the last; the best state seen is kept.
+    """
+    z = z.to(quantizer.vectors)
+    errors: list[float] = []
+    best = quantizer.vectors.clone()
+    for round_number in range(rounds + 1):
+        codes = quantizer.encode(z, modality, beam)
+        errors.append(float((z - quantizer.decode(codes)).square().sum(1).mean()))
+        if errors[-1] <= min(errors):
+            best.copy_(quantizer.vectors)
+        if round_number < rounds:
+            _fit(quantizer, z, codes, sweeps, anchor)
+            generator = torch.Generator(z.device).manual_seed(seed + round_number)
+            _employ_idle(quantizer, z, codes, generator)
+    quantizer.vectors.copy_(best)
+    return tuple(errors)
+
+
+def _free_levels(quantizer: ResidualQuantizer) -> range:
+    """Levels whose vectors may move: level 0 only where moving it cannot change a vector's modality code."""
+    return range(0 if quantizer.modality == "assigned" else quantizer.first, quantizer.levels)
+
+
+def _fit(quantizer: ResidualQuantizer, z: Tensor, codes: Tensor, sweeps: int, anchor: float) -> None:
+    """Least squares of z on its code vectors with the codes held, one level after the other."""
+    left = z - quantizer.decode(codes)
+    for _ in range(sweeps):
+        for level in _free_levels(quantizer):
+            book, code = quantizer.codebook(level), codes[:, level]
+            size = torch.bincount(code, minlength=len(book))[:, None]
+            step = torch.zeros_like(book).index_add_(0, code, left) / (size + anchor)
+            book += step
+            if quantizer.shared:
+                left = z - quantizer.decode(codes)  # the other levels moved too
+            else:
+                left -= step[code]
+
+
+def _employ_idle(quantizer: ResidualQuantizer, z: Tensor, codes: Tensor, generator: torch.Generator) -> None:
+    """Give codes without members the residual of vectors drawn by their error."""
+    error = (z - quantizer.decode(codes)).square().sum(1).double() + 1e-12
+    residual = z
+    for level in range(quantizer.levels):
+        book, code = quantizer.codebook(level), codes[:, level]
+        idle = (torch.bincount(code, minlength=len(book)) == 0).nonzero().squeeze(1)
+        if level >= quantizer.first and not quantizer.shared and len(idle):
+            drawn = torch.multinomial(error, len(idle), replacement=len(idle) > len(z), generator=generator)
+            book[idle] = residual[drawn]
+        residual = residual - book[code]

@@ -1,0 +1,223 @@
+"""Stage 1: fusion and codebooks learned together (paper 4.2), on vectors that lie on the device.
+
+    L = contrastive * L_cl + residual * L_rq + agreement * L_mse          (eq. 8)
+
+A step draws its batch, fuses queries and items in one pass, quantizes, takes the losses and moves the
+codebooks; nothing waits for the device but the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from genius.errors import BadInput
+from genius.quantize.codebooks import MovingAverage, start_codebooks
+from genius.quantize.health import LEAST_PURITY, Health, measure
+from genius.quantize.losses import agreement_loss, contrastive_loss, residual_loss
+from genius.quantize.model import Quantizer
+from genius.quantize.pairs import Pairs
+from genius.quantize.recall import code_recall, fuse_items, fuse_queries, phi_recall
+from genius.quantize.refine import refine
+from genius.training.distributed import is_main, same_everywhere
+from genius.training.loop import Result, run
+from genius.training.schedule import Plan, generator_for, trainable
+
+NAME = "quantizer"
+HEALTH_SAMPLE = 50_000  # items and queries whose codes are looked at
+REFINE_SAMPLE = 1_000_000  # items the codebooks are refined on, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What a step minimises and how the codebooks move; the fields are those of the recipe."""
+
+    temperature: float = 0.01
+    contrastive: float = 1.0
+    residual: float = 100.0  # beta
+    agreement: float = 100.0  # gamma
+    mask_positives: bool = True
+    decay: float = 0.9
+    dead_below: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """How stage 1 ended."""
+
+    result: Result | None  # None where the fusion has nothing to learn
+    errors: tuple[float, ...]  # of the train items, before each round of refinement and after the last
+    figures: Mapping[str, float]  # validation of the final quantizer, with phi beside it
+    health: Health
+
+
+class Stage(nn.Module):
+    """The quantizer with what only training needs; its state is what a checkpoint holds."""
+
+    def __init__(self, quantizer: Quantizer, objective: Objective) -> None:
+        super().__init__()
+        self.quantizer = quantizer
+        self.moving = MovingAverage(quantizer.residual, objective.decay, objective.dead_below)
+
+
+def train_quantizer(
+    quantizer: Quantizer,
+    train: Pairs,
+    val: Pairs | None,
+    plan: Plan,
+    objective: Objective,
+    *,
+    folder: Path,
+    seed: int,
+    kmeans_sample: int = 100_000,
+    refine_rounds: int = 0,
+    least_purity: float = LEAST_PURITY,
+    show: bool = True,
+) -> Trained:
+    """Train `quantizer` in place on `train`, keep the weights that are best on `val`, refine the codebooks.
+
+    `train` must be on the quantizer's device. A run found in `folder` is resumed. Raises TrainingStopped when
+    a loss is not finite or the codes collapse.
+    """
+    if not (objective.contrastive or objective.residual or objective.agreement):
+        raise BadInput("all loss weights are 0: set contrastive, residual or agreement")
+    stage = Stage(quantizer, objective).to(quantizer.device)
+    if not (folder / "checkpoint.safetensors").exists():
+        same_everywhere(stage)
+        _start(stage, train, plan.batch, kmeans_sample, seed)
+    result = None
+    if any(True for _ in trainable(stage)):
+        result = run(
+            NAME,
+            stage,
+            make_step(stage, train, plan, objective, seed),
+            plan,
+            folder=folder,
+            seed=seed,
+            validate=None if val is None else _validation(quantizer, val),
+            settings={**asdict(objective), **quantizer.shape(), "kmeans_sample": kmeans_sample},
+            show=show,
+        )
+    quantizer.eval()
+    errors: tuple[float, ...] = ()
+    if refine_rounds:
+        errors = _refine(quantizer, train, refine_rounds, seed)
+    judged = train if val is None else val
+    health = health_of(quantizer, judged, seed)
+    health.check(least_purity)
+    figures = {} if val is None else {**code_recall(quantizer, val), "hit@5_phi": phi_recall(val)}
+    return Trained(result, errors, figures, health)
+
+
+def make_step(
+    stage: Stage, pairs: Pairs, plan: Plan, objective: Objective, seed: int
+) -> Callable[[int], dict[str, Tensor]]:
+    """The function of one step: losses of the batch by name, codebooks moved."""
+    quantizer, residual = stage.quantizer, stage.quantizer.residual
+    fuse: Callable[..., Tensor] = quantizer.fusion
+    if plan.compile:
+        fuse = torch.compile(fuse)
+
+    def step(number: int) -> dict[str, Tensor]:
+        batch = pairs.sample(number, plan.batch, seed)
+        query, item = batch.query[batch.part], batch.item[batch.part]
+        parts = zip(pairs.query_parts(query, batch.text[batch.part]), pairs.item_parts(item), strict=True)
+        z = fuse(*(torch.cat(both) for both in parts))  # queries, then items, (2n, dim)
+        modality = pairs.item_modality[item].repeat(2)  # a query asks for the modality of its target
+        with torch.autocast(z.device.type, enabled=False):
+            codes = residual.encode(z.detach(), modality)
+            partial = residual.partial_sums(codes)
+            positive = None
+            if objective.mask_positives:
+                positive = pairs.are_positive(batch.query[:, None], batch.item)
+            searched = partial if residual.classifier is None else partial[:, 1:]  # it subtracts nothing
+            losses = stage_losses(z, searched, objective, positive)
+            if residual.classifier is not None:
+                losses["classifier"] = F.cross_entropy(residual.classifier(z.detach()), modality)
+                losses["loss"] = losses["loss"] + losses["classifier"]
+            before = z.detach()[:, None] - F.pad(partial, (0, 0, 1, 0))[:, :-1]
+            stage.moving.update(residual, before, codes, generator_for(z.device, seed, "revive", number))
+        return losses
+
+    return step
+
+
+def stage_losses(
+    z: Tensor, partial: Tensor, objective: Objective, positive: Tensor | None = None
+) -> dict[str, Tensor]:
+    """The losses of eq. 8 by name, `loss` being their weighted sum; a loss with weight 0 is left out.
+
+    z (2n, dim) and the quantized vectors after each level, partial (2n, levels, dim): queries, then items.
+    """
+    query, item = z.chunk(2)
+    losses: dict[str, Tensor] = {}
+    if objective.contrastive:
+        losses["contrastive"] = contrastive_loss(query, item, objective.temperature, positive)
+    if objective.residual:
+        losses["residual"] = residual_loss(z, partial)
+    if objective.agreement:
+        losses["agreement"] = agreement_loss(query, item, *partial[:, -1].chunk(2))
+    weighted = [getattr(objective, name) * value for name, value in losses.items()]
+    return {"loss": torch.stack(weighted).sum(), **losses}
+
+
+def health_of(quantizer: Quantizer, pairs: Pairs, seed: int = 0) -> Health:
+    """The health of the items' codes (of a sample, if there are many), with the agreement of the queries."""
+    items = _sample(pairs.items, HEALTH_SAMPLE, pairs.device, seed, "health items")
+    queries = _sample(pairs.queries, HEALTH_SAMPLE, pairs.device, seed, "health queries")
+    z, modality = fuse_items(quantizer, pairs, items), pairs.item_modality[items]
+    codes = quantizer.encode(z, modality)
+    targets = pairs.positive[pairs.positive_start[queries]]
+    wanted = pairs.item_modality[targets]
+    asked = quantizer.encode(fuse_queries(quantizer, pairs, queries), wanted)
+    answered = quantizer.encode(fuse_items(quantizer, pairs, targets), wanted)
+    return measure(
+        codes.cpu().numpy(),
+        quantizer.sizes,
+        modality=modality.cpu().numpy() if quantizer.residual.first else None,
+        error=float((z - quantizer.decode(codes)).square().sum(1).mean()),
+        query_codes=asked.cpu().numpy(),
+        target_codes=answered.cpu().numpy(),
+    )
+
+
+def _start(stage: Stage, pairs: Pairs, batch: int, sample: int, seed: int) -> None:
+    """Codebooks by k-means on a sample of items and queries, as the fusion has them before training."""
+    quantizer = stage.quantizer.eval()
+    items = _sample(pairs.items, (sample + 1) // 2, pairs.device, seed, "k-means items")
+    queries = _sample(pairs.queries, sample - len(items), pairs.device, seed, "k-means queries")
+    z = torch.cat([fuse_items(quantizer, pairs, items), fuse_queries(quantizer, pairs, queries)])
+    modality = torch.cat([pairs.item_modality[items], pairs.wanted[queries]])
+    codes = start_codebooks(quantizer.residual, z, modality, generator_for(pairs.device, seed, "k-means"))
+    stage.moving.start(quantizer.residual, codes, 2 * batch)
+
+
+def _refine(quantizer: Quantizer, pairs: Pairs, rounds: int, seed: int) -> tuple[float, ...]:
+    items = _sample(pairs.items, REFINE_SAMPLE, pairs.device, seed, "refine")
+    errors: tuple[float, ...] = ()
+    if is_main():
+        z, modality = fuse_items(quantizer, pairs, items), pairs.item_modality[items]
+        beam = quantizer.encode_beam
+        errors = refine(quantizer.residual, z, modality, rounds=rounds, beam=beam, seed=seed)
+    same_everywhere(quantizer)
+    return errors
+
+
+def _validation(quantizer: Quantizer, val: Pairs) -> Callable[[], Mapping[str, float]]:
+    def validate() -> Mapping[str, float]:
+        health_of(quantizer, val).check(least_purity=0.0)  # purity may still be on its way
+        return code_recall(quantizer, val)
+
+    return validate
+
+
+def _sample(count: int, wanted: int, device: torch.device, seed: int, what: str) -> Tensor:
+    """Rows of a table with `count` rows: all of them, or `wanted` drawn without repetition."""
+    if count <= wanted:
+        return torch.arange(count, device=device)
+    return torch.randperm(count, generator=generator_for(device, seed, what), device=device)[:wanted]
