@@ -8,10 +8,13 @@ from typing import Any
 
 import typer
 
+from genius.cli.convert import convert
 from genius.errors import GeniusError
 
 # A new verb is one file in this folder and one entry here.
-VERBS: dict[str, Callable[..., Any]] = {}
+VERBS: dict[str, Callable[..., Any]] = {
+    "convert": convert,
+}
 
 app = typer.Typer(
     name="genius",

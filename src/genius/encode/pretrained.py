@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 HUB_FILES = ("*.json", "*.txt", "*.safetensors")  # never the pickled weights beside them
-TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "vocab.txt")
+TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "vocab.txt")  # one of them makes a tokenizer
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -133,12 +133,19 @@ class TwoTowers(ABC):
 
     def save(self, folder: Path) -> None:
         """Write a folder that `load` and transformers read: all of it or nothing."""
-        with written_folder(folder) as new:
-            self.module.config.save_pretrained(new)
-            save_weights(self.module.state_dict(), new / "model.safetensors", {"format": "pt"})
-            self.tokenizer.save_pretrained(new)
-            settings = json.dumps(self.preprocess.settings(), indent=2)
-            (new / "preprocessor_config.json").write_text(settings, encoding="utf-8")
+        save_folder(folder, self.module.config, self.module.state_dict(), self.tokenizer, self.preprocess)
+
+
+def save_folder(
+    folder: Path, config: Any, tensors: Mapping[str, Tensor], tokenizer: Any, preprocess: Preprocess
+) -> None:
+    """Write a model as transformers reads it: all of it or nothing."""
+    with written_folder(folder) as new:
+        config.save_pretrained(new)
+        save_weights(tensors, new / "model.safetensors", {"format": "pt"})
+        tokenizer.save_pretrained(new)
+        settings = json.dumps(preprocess.settings(), indent=2)
+        (new / "preprocessor_config.json").write_text(settings, encoding="utf-8")
 
 
 def pick_device(name: str) -> torch.device:
@@ -150,8 +157,8 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def find_folder(source: str | Path | None, example: str) -> Path:
-    """The local folder of a model: `source` itself, or what the hub has under that id."""
+def find_folder(source: str | Path | None, example: str, files: Sequence[str] = HUB_FILES) -> Path:
+    """The local folder of a model: `source` itself, or the `files` that the hub has under that id."""
     if not source:
         raise ModelNotFound(f"this encoder needs a source: a folder, or a hub id such as {example}")
     folder = Path(source)
@@ -164,7 +171,7 @@ def find_folder(source: str | Path | None, example: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(str(source), allow_patterns=list(HUB_FILES)))
+        return Path(snapshot_download(str(source), allow_patterns=list(files)))
     except Exception as error:  # the hub's client raises many kinds; the cure is the same for all
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise ModelNotFound(

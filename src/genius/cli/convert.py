@@ -1,0 +1,59 @@
+"""`genius convert`: weights of others into safetensors and folders that genius reads."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from genius.errors import BadInput
+
+
+class Kind(NamedTuple):
+    """A converter: "module:function", called with (source, to) and the options it takes."""
+
+    function: str
+    help: str
+    takes_tokenizer: bool = False
+
+
+# A new kind is one function somewhere and one line here.
+KINDS: dict[str, Kind] = {
+    "clip-sf": Kind(
+        "genius.encode.convert:convert_clip_sf",
+        "UniIR's CLIP-SF .pth (OpenAI's CLIP names) to a `clip` folder",
+        takes_tokenizer=True,
+    ),
+    "clip-ff": Kind(
+        "genius.encode.convert:start_clip_ff", "a CLIP folder to a new `clip-ff` folder to train"
+    ),
+    "blip-ff": Kind(
+        "genius.encode.convert:start_blip_ff", "a BLIP folder to a new `blip-ff` folder to train"
+    ),
+    "weights": Kind(
+        "genius.encode.convert:convert_weights", "any .pth or .bin to model.safetensors, names kept"
+    ),
+}
+_LIST = "; ".join(f"{name}: {kind.help}" for name, kind in KINDS.items())
+
+
+def convert(
+    kind: Annotated[str, typer.Argument(help=f"What the file is. {_LIST}.")],
+    source: Annotated[str, typer.Argument(metavar="FILE", help="The file (or model folder) to convert.")],
+    to: Annotated[Path, typer.Option(help="Folder to write; it appears whole or not at all.")],
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Folder or hub id of the tokenizer (default: OpenAI's, from the hub).")
+    ] = None,
+) -> None:
+    """Turn published weights into safetensors; pickled files are read without running anything in them."""
+    if kind not in KINDS:
+        raise BadInput(f"unknown kind {kind!r}: choose one of {', '.join(KINDS)}")
+    chosen = KINDS[kind]
+    if tokenizer and not chosen.takes_tokenizer:
+        raise BadInput(f"{kind} takes no --tokenizer: leave it out")
+    options = {"tokenizer": tokenizer} if chosen.takes_tokenizer else {}
+    module, function = chosen.function.split(":")
+    getattr(import_module(module), function)(source, to, **options)
+    typer.echo(str(to))
