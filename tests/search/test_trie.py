@@ -127,7 +127,7 @@ def test_survives_the_disk_memory_mapped(tmp_path: Path) -> None:
     mapped = Trie.from_arrays(
         {file.stem: np.load(file, mmap_mode="r", allow_pickle=False) for file in tmp_path.glob("*.npy")}
     )
-    assert isinstance(mapped.records, np.memmap)
+    assert isinstance(mapped.records.base, np.memmap)
     everything = np.arange(400)
     assert np.array_equal(mapped.codes(everything), trie.codes(everything))
     assert np.array_equal(mapped.rows(everything), trie.rows(everything))

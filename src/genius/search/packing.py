@@ -7,7 +7,7 @@ NumPy arrays and torch tensors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,10 +43,21 @@ class Layout:
 
     def code(self, records: Any, number: int) -> Any:
         """Codes of the `number`-th level below the tree, one for each record."""
-        low = records[..., number]
+        return self._code(number, lambda column: records[..., column])
+
+    def code_at(self, flat: Any, positions: Any, number: int) -> Any:
+        """The same for the records at `positions` of a whole pool, given as its `flat` bytes.
+
+        One byte is touched for each, not the record.
+        """
+        first = positions * self.width
+        return self._code(number, lambda column: flat.take(first + column))
+
+    def _code(self, number: int, column: Callable[[int], Any]) -> Any:
+        low = column(number)
         if not self.high_bits:
             return low
-        high = records[..., self.below + number * self.high_bits // 8]
+        high = column(self.below + number * self.high_bits // 8)
         if self.high_bits == 4:
             high = (high >> 4) if number % 2 else (high & 15)
         return low + _wider(high) * 256

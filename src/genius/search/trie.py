@@ -50,14 +50,21 @@ class Filter:
     mask: Bools  # (items,)
     before: NDArray[np.int32]  # (items + 1,) allowed items before each position
 
+    @classmethod
+    def of(cls, mask: Bools) -> Filter:
+        """The filter that allows the positions where `mask` is true."""
+        before = np.zeros(len(mask) + 1, dtype=np.int32)
+        np.cumsum(mask, out=before[1:])
+        return cls(mask, before)
+
     @property
     def items(self) -> int:
         """How many items are allowed."""
         return int(self.before[-1])
 
-    def any(self, start: Ints, end: Ints) -> Bools:
-        """Whether each range has an allowed item."""
-        return np.asarray(self.before[end] > self.before[start])
+    def count(self, start: Ints, end: Ints) -> Ints:
+        """How many allowed items each range has."""
+        return (self.before[end] - self.before[start]).astype(np.int64)
 
 
 class Trie:
@@ -73,12 +80,13 @@ class Trie:
         levels: Ints,
     ) -> None:
         self.sizes = tuple(int(size) for size in sizes)
-        self.records = records
-        self.node_code = node_code
-        self.node_start = node_start
-        self.node_first = node_first
-        self.levels = levels
+        self.records = np.asarray(records)  # a memory-mapped array stays mapped, but is as quick as others
+        self.node_code = np.asarray(node_code)
+        self.node_start = np.asarray(node_start)
+        self.node_first = np.asarray(node_first)
+        self.levels = np.asarray(levels)
         below = self.sizes[self.tree_levels :]
+        self.flat = self.records.reshape(-1)
         self.layout = Layout.of(below, records.shape[1] - Layout.of(below, 0).width)
 
     @classmethod
@@ -149,11 +157,11 @@ class Trie:
             return Children(self, nodes.level, low, high)
         return Children(self, nodes.level, nodes.start, nodes.end)
 
-    def code_at(self, level: int, index: Any) -> NDArray[Any]:
+    def code_at(self, level: int, index: Ints) -> NDArray[Any]:
         """Codes of `level` of tree nodes (in the tree) or of positions (below it)."""
         if level < self.tree_levels:
-            return np.asarray(self.node_code[index])
-        return np.asarray(self.layout.code(self.records[index], level - self.tree_levels))
+            return np.asarray(self.node_code.take(index))
+        return np.asarray(self.layout.code_at(self.flat, index, level - self.tree_levels))
 
     def codes(self, positions: Ints) -> NDArray[np.uint16]:
         """All codes of the items at these positions, (n, levels)."""
@@ -177,9 +185,7 @@ class Trie:
         inside = rows < len(mask)
         kept = np.zeros(self.items, dtype=bool)
         kept[inside] = mask[rows[inside]]
-        before = np.zeros(self.items + 1, dtype=np.int32)
-        np.cumsum(kept, out=before[1:])
-        return Filter(kept, before)
+        return Filter.of(kept)
 
     def _check(self) -> None:
         nodes, inner = int(self.levels[-1]), int(self.levels[-2])
@@ -236,7 +242,7 @@ class Children:
     def having(self, allowed: Filter) -> Ints:
         """The children that have an allowed item."""
         nodes = self.take()
-        return np.flatnonzero(allowed.any(nodes.start, nodes.end))
+        return np.flatnonzero(allowed.count(nodes.start, nodes.end))
 
 
 def ragged(start: Ints, count: Ints) -> Ints:

@@ -1,0 +1,129 @@
+"""Search without a decoder: a beam over the trie by table lookup.
+
+The similarity of a query with an item's codes is a sum over levels,
+
+    <z_q, e_0[c_0] + e_1[c_1] + …> = table_0[c_0] + table_1[c_1] + …,   table_l = codebook_l @ z_q,
+
+so one small matrix product per query scores every prefix. The beam stops once its prefixes are selective:
+then the items under them (the leaves) are scored by all their codes. This is the NumPy path, one query after
+the other; `TableScorer` in `genius.search.beam` does the same for batches on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genius.errors import BadInput
+from genius.search.leaves import Floats, Leaves, top
+from genius.search.trie import Bools, Filter, Ints, Nodes, Trie, ragged
+
+
+class Tables:
+    """The code vectors of all levels, ready to be compared with queries."""
+
+    def __init__(self, codebooks: Sequence[NDArray[Any]]) -> None:
+        self.sizes = tuple(len(book) for book in codebooks)
+        self.vectors = np.ascontiguousarray(np.concatenate(codebooks), dtype=np.float32)  # (codes, dim)
+        starts = (0, *accumulate(self.sizes))
+        self.levels = [slice(a, b) for a, b in pairwise(starts)]  # columns of each level
+
+    @property
+    def dim(self) -> int:
+        """Width of the code vectors."""
+        return int(self.vectors.shape[1])
+
+    def of(self, z: NDArray[Any]) -> list[list[Floats]]:
+        """For each query of `z` (batch, dim), the similarity with each code, one array per level."""
+        if z.ndim != 2 or z.shape[1] != self.dim:
+            raise BadInput(
+                f"queries of shape {z.shape} for codes of width {self.dim}: encode with this model"
+            )
+        every = np.asarray(z, dtype=np.float32) @ self.vectors.T
+        return [[row[level] for level in self.levels] for row in every]
+
+
+def similarity(tables: Sequence[Floats], codes: NDArray[np.uint16]) -> Floats:
+    """<z_q, sum of code vectors> of items with these codes (n, levels), from the query's tables."""
+    total = tables[0].take(codes[:, 0])
+    for level in range(1, codes.shape[1]):
+        total += tables[level].take(codes[:, level])
+    return total
+
+
+def lookup(
+    trie: Trie,
+    tables: Sequence[Floats],
+    beam: int,
+    *,
+    leaves: int | None = None,
+    stop: int | None = None,
+    modalities: Bools | None = None,
+    allowed: Filter | None = None,
+) -> Leaves:
+    """Leaves of one query, scored by its `tables` (one row of `Tables.of`).
+
+    The beam keeps `beam` prefixes a level. It ends after `stop` levels (level 0 counts) or, by default, as
+    soon as it holds no more than `leaves` items (32 per beam), and then scores all of them. `modalities` is a
+    mask over the codes of level 0, `allowed` a filter of the trie's items.
+    """
+    most = 32 * beam if leaves is None else leaves
+    nodes, scores = trie.root(), np.zeros(1, dtype=np.float32)
+    ended = False
+    for level in range(len(trie.sizes)):
+        ended = ended or (nodes.level == stop if stop is not None else _items(nodes, allowed).sum() <= most)
+        if ended and level >= trie.tree_levels:
+            break  # inside the tree the leaves' codes are known from the nodes: go on, but keep them all
+        children = trie.children(nodes)
+        total = np.repeat(scores, children.counts)
+        if children.heads is not None:
+            total = total[children.heads[:-1]]
+        total += tables[level].take(children.code)
+        kept = None
+        if allowed is not None:
+            kept = children.having(allowed)
+        if level == 0 and modalities is not None:
+            wanted = np.flatnonzero(modalities[children.code])
+            kept = wanted if kept is None else np.intersect1d(kept, wanted)
+        picked = kept if ended else top(total, beam, kept)
+        nodes = children.take(slice(None) if picked is None else picked)
+        scores = total if picked is None else total[picked]
+    if stop is None:
+        nodes, scores = _within(nodes, scores, most, allowed)
+    return _score_leaves(trie, nodes, scores, tables, allowed)
+
+
+def _items(nodes: Nodes, allowed: Filter | None) -> Ints:
+    """How many items each node may contribute."""
+    return nodes.end - nodes.start if allowed is None else allowed.count(nodes.start, nodes.end)
+
+
+def _within(nodes: Nodes, scores: Floats, most: int, allowed: Filter | None) -> tuple[Nodes, Floats]:
+    """The best nodes, as many as it takes to have `most` items."""
+    count = _items(nodes, allowed)
+    if count.sum() <= most:
+        return nodes, scores
+    order = np.argsort(-scores, kind="stable")
+    before = np.cumsum(count[order]) - count[order]
+    kept = np.sort(order[before < most])
+    return Nodes(nodes.level, nodes.start[kept], nodes.end[kept], nodes.node[:0]), scores[kept]
+
+
+def _score_leaves(
+    trie: Trie, nodes: Nodes, scores: Floats, tables: Sequence[Floats], allowed: Filter | None
+) -> Leaves:
+    """Every item under the nodes, with the rest of its codes added to the node's score."""
+    counts = nodes.end - nodes.start
+    positions = ragged(nodes.start, counts)
+    total = np.repeat(scores, counts)
+    if allowed is not None:
+        kept = allowed.mask[positions]
+        positions, total = positions[kept], total[kept]
+    records = trie.records.take(positions, axis=0)
+    for level in range(nodes.level, len(trie.sizes)):
+        total += tables[level].take(trie.layout.code(records, level - trie.tree_levels))
+    return Leaves(positions, total, len(nodes))
