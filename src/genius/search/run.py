@@ -1,0 +1,175 @@
+"""One front for every way to search: segments of a pool in, ranked items out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genius.errors import BadInput
+from genius.search.found import Found, merge, rank
+from genius.search.leaves import Floats, Leaves
+from genius.search.lookup import Tables
+from genius.search.methods import PerSegment, by_both, by_decoder, by_lookup
+from genius.search.rerank import Fetch, by_codes, by_vectors
+from genius.search.segment import Segment
+from genius.search.trie import Bools
+
+if TYPE_CHECKING:
+    from genius.decode.model import Decoder
+
+LOOKUP_LEAVES = 32  # per beam: their codes are read and added up
+DECODER_LEAVES = 2  # per beam: each takes a part of a decoder pass
+FETCHED = 8  # per beam: the vector of each is read
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to search. The weights are values found on validation data."""
+
+    method: Literal["generate", "lookup", "both"] = "lookup"
+    rerank: Literal["none", "codes", "vectors"] = "none"
+    beam: int = 50
+    k: int = 10
+    stop: int | None = None  # levels to search; None: until few items are left; all of them: the paper's way
+    leaves: int | None = None  # how many are few; None: 32 per beam, 2 where the decoder has to score them
+    fetched: int | None = None  # items whose vectors are read, the best by search score; None: 8 per beam
+    weight: float = 1.0  # of the lookup score beside the decoder's, for `both`
+    fusion: float = 0.0  # of the search score beside the similarity, when re-ranking
+
+    def __post_init__(self) -> None:
+        if self.method not in ("generate", "lookup", "both"):
+            raise BadInput(f"unknown search {self.method!r}: use generate, lookup or both")
+        if self.rerank not in ("none", "codes", "vectors"):
+            raise BadInput(f"unknown re-ranking {self.rerank!r}: use none, codes or vectors")
+        if self.beam < 1 or self.k < 1:
+            raise BadInput(f"beam {self.beam} and k {self.k}: both must be at least 1")
+
+
+class Searcher:
+    """The model's side of a search: code vectors and, unless only `lookup` is wanted, a decoder.
+
+    `device` is where the decoder is and batches are searched; `lookup` on the CPU does not import torch.
+    """
+
+    def __init__(
+        self, codebooks: Sequence[NDArray[Any]], decoder: Decoder | None = None, device: str = "cpu"
+    ) -> None:
+        self.tables, self.decoder, self.device = Tables(codebooks), decoder, device
+        if decoder is not None and decoder.shape.sizes != self.tables.sizes:
+            raise BadInput(f"a decoder of sizes {decoder.shape.sizes} for codebooks of {self.tables.sizes}")
+
+    def search(
+        self,
+        segments: Sequence[Segment],
+        z: NDArray[Any],
+        options: Options,
+        *,
+        modalities: Sequence[int] | Bools | None = None,
+        mask: Bools | None = None,
+        phi: NDArray[Any] | None = None,
+        fetch: Fetch | NDArray[Any] | None = None,
+    ) -> list[Found]:
+        """The best items for each query of `z` (batch, dim).
+
+        `modalities`: codes of level 0 that may be found, or a mask (batch, sizes[0]) with a row per query.
+        `mask`: which item rows may be found. `phi` (batch, dim) and `fetch` are needed to re-rank by vectors.
+        """
+        z = self._checked(segments, z)
+        pool = [s if mask is None else s.restricted(mask) for s in segments if s.trie.items]
+        if not len(z) or not pool:
+            return [Found.none(len(self.tables.sizes)) for _ in z]
+        tables = self.tables.of(z)
+        found = self._find(pool, z, tables, self._wanted(modalities, len(z)), options)
+        answers = []
+        for query, own in enumerate(tables):
+            parts = []
+            for segment, leaves in zip(pool, found, strict=True):
+                best = leaves[query]
+                if options.rerank == "codes":
+                    best = by_codes(segment.trie, best, own, options.fusion)
+                elif options.rerank == "vectors":
+                    best = self._by_vectors(segment, best, query, phi, fetch, options)
+                parts.append(rank(segment.trie, best, options.k))
+            answers.append(merge(parts, options.k))
+        return answers
+
+    def _find(
+        self,
+        pool: Sequence[Segment],
+        z: Floats,
+        tables: Sequence[Sequence[Floats]],
+        wanted: Bools | None,
+        options: Options,
+    ) -> PerSegment:
+        """The leaves of each segment and query, by the method's own score."""
+        beam, device = options.beam, self.device
+        cheap = max(options.leaves or LOOKUP_LEAVES * beam, options.k)
+        if options.method == "lookup":
+            return by_lookup(pool, tables, wanted, beam=beam, leaves=cheap, stop=options.stop, device=device)
+        if self.decoder is None:
+            raise BadInput("this model has no decoder: search with lookup, or train one")
+        suffixes = options.method == "both" or options.rerank == "none" or options.fusion != 0.0
+        dear = max(options.leaves or DECODER_LEAVES * beam, options.k) if suffixes else cheap
+        generated = by_decoder(
+            pool,
+            self.decoder,
+            z,
+            wanted,
+            beam=beam,
+            leaves=dear,
+            stop=options.stop,
+            suffixes=suffixes,
+            device=device,
+        )
+        if options.method == "generate":
+            return generated
+        looked_up = by_lookup(pool, tables, wanted, beam=beam, leaves=cheap, stop=None, device=device)
+        most = max(beam, options.k)
+        shorter = [
+            [[leaves.best(most) for leaves in part] for part in found] for found in (generated, looked_up)
+        ]
+        return by_both(pool, self.decoder, z, tables, *shorter, weight=options.weight, device=device)
+
+    def _by_vectors(
+        self,
+        segment: Segment,
+        leaves: Leaves,
+        query: int,
+        phi: NDArray[Any] | None,
+        fetch: Fetch | NDArray[Any] | None,
+        options: Options,
+    ) -> Leaves:
+        if phi is None or fetch is None:
+            raise BadInput("this pool has no vectors to re-rank by: use codes, or index it with vectors")
+        best = leaves.best(max(options.fetched or FETCHED * options.beam, options.k))
+        own = np.asarray(phi[query], dtype=np.float32)
+        return by_vectors(segment.trie, best, own, fetch, options.fusion)
+
+    def _checked(self, segments: Sequence[Segment], z: NDArray[Any]) -> Floats:
+        z = np.ascontiguousarray(z, dtype=np.float32)
+        if not np.isfinite(z).all():
+            raise BadInput(
+                "a query vector has NaN or infinite entries: check the image or text it comes from"
+            )
+        for segment in segments:
+            if segment.trie.sizes != self.tables.sizes:
+                raise BadInput(
+                    f"codes of sizes {segment.trie.sizes} for a model with {self.tables.sizes}: "
+                    "index the items with this model"
+                )
+        return z
+
+    def _wanted(self, modalities: Sequence[int] | Bools | None, batch: int) -> Bools | None:
+        """Which codes of level 0 each query may find, (batch, sizes[0])."""
+        if modalities is None:
+            return None
+        given = np.asarray(modalities)
+        if given.ndim == 2:
+            return given.astype(bool)
+        wanted = np.zeros((batch, self.tables.sizes[0]), dtype=bool)
+        wanted[:, given.astype(np.int64)] = True
+        return wanted
