@@ -11,6 +11,7 @@ from PIL import Image
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch
 
+from genius.data.images import open_image
 from genius.encode.base import Encoder, encode_parts, load_encoder
 from genius.encode.precomputed import PrecomputedEncoder, VectorTable, load, read_vectors
 from genius.errors import BadData, BadInput, ModelMismatch, ModelNotFound
@@ -64,9 +65,10 @@ def test_paths_match_from_their_end(tmp_path: Path) -> None:
         encoder.encode_images([picture("a/1.jpg"), picture("/data/c/9.jpg")])
 
 
-def test_a_file_opened_by_pillow_knows_its_path(tmp_path: Path) -> None:
+def test_an_opened_file_knows_its_path(tmp_path: Path) -> None:
     Image.new("RGB", (2, 2)).save(tmp_path / "one.png")
     encoder = PrecomputedEncoder(images=VectorTable(VECTORS[:1], ["one.png"]))
+    assert np.array_equal(encoder.encode_images([open_image(tmp_path / "one.png")]), VECTORS[:1])
     with Image.open(tmp_path / "one.png") as image:
         assert np.array_equal(encoder.encode_images([image]), VECTORS[:1])
     with pytest.raises(BadInput, match=r"image\.info"):

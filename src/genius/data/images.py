@@ -39,7 +39,9 @@ def open_image(source: ImageSource, max_pixels: int = MAX_PIXELS, at_least: int 
         path = Path(source)
         _refuse_odd_file(path)
         with path.open("rb") as stream:
-            return _decode(stream, max_pixels, at_least)
+            image = _decode(stream, max_pixels, at_least)
+        image.info["source"] = str(path)  # precomputed vectors are found by it
+        return image
     except BadImage as error:
         raise BadImage(f"{name}: {error}") from None
     except UnidentifiedImageError:
