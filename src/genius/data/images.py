@@ -39,9 +39,7 @@ def open_image(source: ImageSource, max_pixels: int = MAX_PIXELS, at_least: int 
         path = Path(source)
         _refuse_odd_file(path)
         with path.open("rb") as stream:
-            image = _decode(stream, max_pixels, at_least)
-        image.info["source"] = str(path)  # precomputed vectors are found by it
-        return image
+            return _marked(_decode(stream, max_pixels, at_least), path)
     except BadImage as error:
         raise BadImage(f"{name}: {error}") from None
     except UnidentifiedImageError:
@@ -58,6 +56,12 @@ def open_image(source: ImageSource, max_pixels: int = MAX_PIXELS, at_least: int 
 
 def _name(source: ImageSource) -> str:
     return printable(source) if isinstance(source, str | Path) else "image"
+
+
+def _marked(image: Image.Image, path: Path) -> Image.Image:
+    """`image` with its path noted in it: precomputed vectors are found by that."""
+    image.info["source"] = str(path)
+    return image
 
 
 def _refuse_odd_file(path: Path) -> None:
