@@ -19,9 +19,8 @@ from genius.decode.model import Decoder, DecoderShape
 from genius.decode.targets import Softness
 from genius.decode.train import Lesson, train_decoder
 from genius.quantize.codebooks import start_codebooks
-from genius.quantize.fusion import Fusion
+from genius.quantize.model import Quantizer
 from genius.quantize.pairs import Pairs, build_pairs
-from genius.quantize.residual import ResidualQuantizer
 from genius.training.distributed import processes
 from genius.training.schedule import Plan
 
@@ -32,14 +31,13 @@ DIM, SIZES = 16, (3, 16, 16)
 class World:
     train: Pairs
     val: Pairs
-    fusion: Fusion
-    quantizer: ResidualQuantizer
+    quantizer: Quantizer
 
     def decoder(self, dropout: float = 0.0) -> Decoder:
         shape = DecoderShape(
             DIM, SIZES, layers=2, width=32, heads=2, head_width=16, feed_forward=64, prefix=4, dropout=dropout
         )
-        return fresh_decoder(shape, self.quantizer.codebooks(), seed=0)
+        return fresh_decoder(shape, self.quantizer.residual.codebooks(), seed=0)
 
 
 def make_pairs(centres: torch.Tensor, signs: torch.Tensor, items: int, generator: torch.Generator) -> Pairs:
@@ -66,10 +64,10 @@ def make_world() -> World:
     centres = F.normalize(torch.randn(20, DIM, generator=generator), dim=1)
     signs = F.normalize(torch.randn(2, DIM, generator=generator), dim=1)
     train, val = (make_pairs(centres, signs, items, generator) for items in (600, 120))
-    fusion, quantizer = Fusion(DIM, "sum").eval(), ResidualQuantizer(DIM, SIZES).eval()
-    z = fusion(*train.item_parts(torch.arange(train.items)))
-    start_codebooks(quantizer, z, train.item_modality, generator)
-    return World(train, val, fusion, quantizer)
+    quantizer = Quantizer(DIM, SIZES, fusion="sum").eval()
+    z = quantizer(*train.item_parts(torch.arange(train.items)))
+    start_codebooks(quantizer.residual, z, train.item_modality, generator)
+    return World(train, val, quantizer)
 
 
 def main(folder: str, dropout: str = "0", die_at: str = "-1") -> None:
@@ -87,7 +85,6 @@ def main(folder: str, dropout: str = "0", die_at: str = "-1") -> None:
         decoder.register_forward_hook(die)
         train_decoder(
             decoder,
-            world.fusion,
             world.quantizer,
             world.train,
             world.val,

@@ -102,7 +102,7 @@ def test_quantizer_gives_the_codes_of_residual_vq() -> None:
     from vector_quantize_pytorch import ResidualVQ
 
     tensors = quantizer_tensors()
-    fusion, quantizer = quantizer_from_released(tensors)
+    quantizer = quantizer_from_released(tensors)
     oracle = ResidualVQ(dim=DIM, codebook_size=SIZES, num_quantizers=3).eval()
     own = {n.removeprefix("residual_rq."): t for n, t in tensors.items() if n.startswith("residual_rq.")}
     oracle.load_state_dict(own)
@@ -111,12 +111,20 @@ def test_quantizer_gives_the_codes_of_residual_vq() -> None:
     assert quantizer.sizes == SIZES
     assert torch.equal(quantizer.encode(z), codes[0])
     torch.testing.assert_close(quantizer.decode(codes[0]), total[0])
-    assert (fusion.preset, quantizer.modality, fusion.training) == ("small", "nearest", False)
+    assert not quantizer.training
+    assert quantizer.shape() == {
+        "dim": DIM,
+        "sizes": list(SIZES),
+        "fusion": "small",
+        "modality": "nearest",
+        "shared_codebooks": False,
+        "encode_beam": 1,
+    }
 
 
 def test_quantizer_comes_back_whole() -> None:
     tensors = quantizer_tensors()
-    again = quantizer_to_released(*quantizer_from_released(tensors))
+    again = quantizer_to_released(quantizer_from_released(tensors))
     assert again.keys() == {name for name in tensors if not name.startswith("clip_model.")}
     for name, tensor in again.items():
         if not name.endswith(("cluster_size", "embed_avg", "initted")):

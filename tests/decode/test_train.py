@@ -21,9 +21,8 @@ from genius.decode.targets import Softness
 from genius.decode.train import Check, Lesson, QueryVectors, encode_items, train_decoder, validator
 from genius.errors import BadInput, TrainingStopped
 from genius.quantize.codebooks import start_codebooks
-from genius.quantize.fusion import Fusion
+from genius.quantize.model import Quantizer
 from genius.quantize.pairs import Pairs, build_pairs
-from genius.quantize.residual import ResidualQuantizer
 from genius.training.journal import read_log
 from genius.training.schedule import Plan
 
@@ -37,7 +36,6 @@ def learn(
     decoder = named.pop("decoder", None) or world.decoder()
     result = train_decoder(
         decoder,
-        world.fusion,
         world.quantizer,
         world.train,
         world.val,
@@ -53,9 +51,7 @@ def learn(
 
 @pytest.mark.parametrize("soft", [None, Softness(softness=0.3, lookup_share=0.2, toward_query=0.2)])
 def test_loss_falls_and_hit_rate_rises(world: Any, tmp_path: Path, soft: Softness | None) -> None:
-    untrained = validator(
-        world.decoder().eval(), world.fusion, world.quantizer, world.val, 1, Check(), SHORT
-    )()
+    untrained = validator(world.decoder().eval(), world.quantizer, world.val, Check())()
     losses, result = learn(world, tmp_path, Lesson(soft=soft, plain=0.3))
     assert losses[-1] < 0.8 * losses[0]
     assert result.figures["hit@5"] > 0.6 > 3 * untrained["hit@5"]
@@ -78,18 +74,31 @@ def test_narrow_numbers_learn_too(world: Any, tmp_path: Path) -> None:
     assert 0 <= result.figures["hit@5"] <= 1
 
 
+def test_compiled_training_is_the_same_training(
+    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(torch, "compile", lambda function, **named: (asked.append(named), function)[1])
+    plain, compiled = (
+        learn(world, tmp_path / str(way), Lesson(), Plan(steps=4, batch=8, compile=way))[0]
+        for way in (False, True)
+    )
+    assert plain == compiled
+    assert len(asked) == 1
+
+
 def test_quantizer_is_left_as_it_was(world: Any, tmp_path: Path) -> None:
-    before = world.quantizer.vectors.clone()
+    before = world.quantizer.residual.vectors.clone()
     world.quantizer.train()
     learn(world, tmp_path, Lesson(), Plan(steps=2, batch=8))
-    assert torch.equal(world.quantizer.vectors, before)
+    assert torch.equal(world.quantizer.residual.vectors, before)
     assert not world.quantizer.training
 
 
 def test_query_vectors_kept_or_fused_anew_are_the_same(world: Any) -> None:
     pairs = world.train
     batch = pairs.sample(3, 50, seed=1)
-    kept, anew = (QueryVectors(world.fusion, pairs, room) for room in (1 << 30, 0))
+    kept, anew = (QueryVectors(world.quantizer, pairs, room) for room in (1 << 30, 0))
     assert kept.z is not None
     assert anew.z is None
     assert len(kept.z) == 2 * pairs.queries
@@ -104,19 +113,19 @@ def test_nan_stops_the_run_with_its_step(world: Any, tmp_path: Path) -> None:
 
 def test_decoder_and_quantizer_must_fit(world: Any, tmp_path: Path) -> None:
     other = DecoderShape(16, (3, 16), layers=1, width=8, heads=1, head_width=8, feed_forward=8, prefix=2)
-    decoder = fresh_decoder(other, world.quantizer.codebooks()[:2], seed=0)
+    decoder = fresh_decoder(other, world.quantizer.residual.codebooks()[:2], seed=0)
     with pytest.raises(BadInput, match="build one for the other"):
         learn(world, tmp_path, Lesson(), decoder=decoder)
 
 
 def test_a_run_with_another_quantizer_is_not_resumed(world: Any, tmp_path: Path) -> None:
     learn(world, tmp_path, Lesson(), Plan(steps=2, batch=8))
-    world.quantizer.vectors.mul_(2)
+    world.quantizer.residual.vectors.mul_(2)
     try:
         with pytest.raises(BadInput, match="another quantizer"):
             learn(world, tmp_path, Lesson(), Plan(steps=2, batch=8))
     finally:
-        world.quantizer.vectors.div_(2)
+        world.quantizer.residual.vectors.div_(2)
 
 
 def test_two_processes_give_the_losses_of_one(tmp_path: Path) -> None:
@@ -174,25 +183,23 @@ def emoji_pairs() -> tuple[Pairs, Pairs]:
 @pytest.mark.skipif(not BENCH.exists(), reason="the shared benchmark is not beside the repository")
 def test_learns_on_a_real_slice(tmp_path: Path) -> None:
     train, val = emoji_pairs()
-    fusion, quantizer = Fusion(512, "sum").eval(), ResidualQuantizer(512, (3, 32, 32)).eval()
+    quantizer = Quantizer(512, (3, 32, 32), fusion="sum").eval()
     z = F.normalize(train.item_parts(torch.arange(train.items))[0], dim=1)
-    start_codebooks(quantizer, z, train.item_modality, torch.Generator().manual_seed(0), rounds=4)
+    start_codebooks(quantizer.residual, z, train.item_modality, torch.Generator().manual_seed(0), rounds=4)
     shape = DecoderShape(
         512, (3, 32, 32), layers=2, width=64, heads=2, head_width=32, feed_forward=128, prefix=4
     )
-    decoder = fresh_decoder(shape, quantizer.codebooks(), seed=0)
+    decoder = fresh_decoder(shape, quantizer.residual.codebooks(), seed=0)
     plan = Plan(steps=200, batch=128, rate=2e-3, warmup=20, check_every=100)
-    before = validator(decoder.eval(), fusion, quantizer, val, 1, Check(), plan)()
+    before = validator(decoder.eval(), quantizer, val, Check())()
     lesson = Lesson(plain=0.3, soft=Softness(softness=0.2))
-    result = train_decoder(
-        decoder, fusion, quantizer, train, val, plan, lesson, folder=tmp_path, seed=0, show=False
-    )
+    result = train_decoder(decoder, quantizer, train, val, plan, lesson, folder=tmp_path, seed=0, show=False)
     losses = [line["loss"] for line in read_log(tmp_path / "log.jsonl") if "loss" in line]
     assert losses[-1] < losses[0] - 0.3
     assert result.figures["hit@5"] > before["hit@5"] + 0.3
 
 
 def test_items_get_the_codes_of_the_quantizer(world: Any) -> None:
-    z, codes = encode_items(world.fusion, world.quantizer, world.train)
+    z, codes = encode_items(world.quantizer, world.train)
     assert torch.equal(codes, world.quantizer.encode(z, world.train.item_modality))
     assert torch.equal(codes[:, 0], world.train.item_modality)

@@ -90,8 +90,7 @@ def hit_rates(
     pairs: Pairs, query: Tensor, found: Tensor, ks: tuple[int, ...] = (1, 5, 10)
 ) -> dict[str, float]:
     """Hit rate at each k of found items (n, >= k) for query rows (n,): the mean over tasks of their means."""
-    asked = query[:, None] * pairs.items + found
-    right = torch.isin(asked, pairs.positive_key) & (found >= 0)
+    right = pairs.are_positive(query[:, None], found.clamp_min(0)) & (found >= 0)
     tasks = pairs.task[query]
     counts = torch.bincount(tasks)
     figures = {}

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from genius.encode.weights import check_fit
 from genius.errors import ModelMismatch
-from genius.quantize.fusion import PRESETS, Fusion
-from genius.quantize.residual import ResidualQuantizer
+from genius.quantize.fusion import PRESETS
+from genius.quantize.model import Quantizer
 
 FUSION = "encoder."
 LEVEL = "residual_rq.layers.{}._codebook."
@@ -23,10 +23,10 @@ OTHERS = ("clip_model.",)  # the encoder, which `genius convert clip` reads
 WHERE = "the published quantizer"
 
 
-def quantizer_to_released(fusion: Fusion, quantizer: ResidualQuantizer) -> dict[str, Tensor]:
+def quantizer_to_released(quantizer: Quantizer) -> dict[str, Tensor]:
     """Fusion and codebooks under the published names, with the averages that training them further needs."""
-    tensors = {FUSION + name: tensor for name, tensor in fusion.state_dict().items()}
-    for level, book in enumerate(quantizer.codebooks()):
+    tensors = {FUSION + name: tensor for name, tensor in quantizer.fusion.state_dict().items()}
+    for level, book in enumerate(quantizer.residual.codebooks()):
         for prefix in (LEVEL.format(level), AGAIN)[: 2 if level == 0 else 1]:
             tensors[f"{prefix}embed"] = book[None]
             tensors[f"{prefix}embed_avg"] = book[None]
@@ -35,8 +35,8 @@ def quantizer_to_released(fusion: Fusion, quantizer: ResidualQuantizer) -> dict[
     return tensors
 
 
-def quantizer_from_released(tensors: Mapping[str, Tensor]) -> tuple[Fusion, ResidualQuantizer]:
-    """Fusion and quantizer (both in eval mode) with the weights published under `tensors`.
+def quantizer_from_released(tensors: Mapping[str, Tensor]) -> Quantizer:
+    """A quantizer (in eval mode) with the weights published under `tensors`.
 
     Level 0 of the published model was learned without labels: an item gets the nearest of its code vectors,
     and which of them stands for which modality is to be seen from the items themselves.
@@ -54,9 +54,8 @@ def quantizer_from_released(tensors: Mapping[str, Tensor]) -> tuple[Fusion, Resi
             f"{WHERE}: codebooks of shapes {shapes} instead of (1, codes, dim), one per level"
         )
     dim, sizes = books[0].shape[2], [book.shape[1] for book in books]
-    fusion = Fusion(dim, _preset(found)).eval()
-    quantizer = ResidualQuantizer(dim, sizes, modality="nearest").eval()
-    check_fit(quantizer_to_released(fusion, quantizer), found, WHERE)
+    quantizer = Quantizer(dim, sizes, fusion=_preset(found), modality="nearest").eval()
+    check_fit(quantizer_to_released(quantizer), found, WHERE)
     untrained = [n for n, tensor in found.items() if n.endswith(".initted") and not bool(tensor.all())]
     if untrained:
         raise ModelMismatch(f"{WHERE}: {', '.join(untrained)} is false: these codebooks were never trained")
@@ -64,9 +63,11 @@ def quantizer_from_released(tensors: Mapping[str, Tensor]) -> tuple[Fusion, Resi
         raise ModelMismatch(
             f"{WHERE}: {AGAIN}embed differs from {LEVEL.format(0)}embed: which one is level 0?"
         )
-    fusion.load_state_dict({n.removeprefix(FUSION): t for n, t in found.items() if n.startswith(FUSION)})
-    quantizer.vectors.copy_(torch.cat([book[0] for book in books]))
-    return fusion, quantizer
+    quantizer.fusion.load_state_dict(
+        {n.removeprefix(FUSION): t for n, t in found.items() if n.startswith(FUSION)}
+    )
+    quantizer.residual.vectors.copy_(torch.cat([book[0] for book in books]))
+    return quantizer
 
 
 def _preset(found: Mapping[str, Tensor]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from genius.decode.augment import Augmentation, augment
 from genius.decode.model import Decoder
@@ -20,8 +20,8 @@ from genius.decode.plain_beam import CodePool, best_items, hit_rates
 from genius.decode.targets import Softness, SoftTargets, level_losses, mean_nearest
 from genius.encode.weights import fingerprint_tensors
 from genius.errors import BadInput
+from genius.quantize.model import Quantizer
 from genius.quantize.pairs import Pairs
-from genius.quantize.residual import ResidualQuantizer
 from genius.training.loop import Result, run
 from genius.training.schedule import Plan, generator_for
 
@@ -50,8 +50,7 @@ class Check:
 
 def train_decoder(
     decoder: Decoder,
-    fusion: nn.Module,
-    quantizer: ResidualQuantizer,
+    quantizer: Quantizer,
     train: Pairs,
     val: Pairs | None,
     plan: Plan,
@@ -59,7 +58,6 @@ def train_decoder(
     *,
     folder: Path,
     seed: int,
-    encode_beam: int = 1,
     check: Check = Check(),  # noqa: B008 (frozen)
     resident_bytes: int = 16 << 30,
     show: bool = True,
@@ -74,12 +72,12 @@ def train_decoder(
             f"decoder for codes {decoder.shape.sizes} of width {decoder.shape.dim}, quantizer with "
             f"{tuple(quantizer.sizes)} of width {quantizer.dim}: build one for the other"
         )
-    frozen = nn.ModuleList([fusion, quantizer]).eval()
-    item_z, item_codes = encode_items(fusion, quantizer, train, encode_beam)
-    queries = QueryVectors(fusion, train, resident_bytes)
-    loss = _loss(decoder, quantizer, item_z, item_codes, lesson.soft)
+    quantizer.eval()
+    item_z, item_codes = encode_items(quantizer, train)
+    queries = QueryVectors(quantizer, train, resident_bytes)
+    loss = _loss_of(decoder, quantizer, item_z, item_codes, lesson.soft)
     if plan.compile:
-        loss = torch.compile(loss, dynamic=False)
+        loss = _compiled(loss, train.device)
 
     def step(number: int) -> Mapping[str, Tensor]:
         batch = train.sample(number, plan.batch, seed)
@@ -102,14 +100,11 @@ def train_decoder(
         plan,
         folder=folder,
         seed=seed,
-        validate=None
-        if val is None
-        else validator(decoder, fusion, quantizer, val, encode_beam, check, plan),
+        validate=None if val is None else validator(decoder, quantizer, val, check, plan.precision),
         settings={
             "lesson": asdict(lesson),
             "shape": asdict(decoder.shape),
-            "quantizer": fingerprint_tensors(frozen.state_dict()),
-            "encode_beam": encode_beam,
+            "quantizer": fingerprint_tensors(quantizer.state_dict(), [repr(quantizer.shape())]),
             "data": [train.queries, train.items],
         },
         show=show,
@@ -117,23 +112,21 @@ def train_decoder(
 
 
 @torch.no_grad()
-def encode_items(
-    fusion: nn.Module, quantizer: ResidualQuantizer, pairs: Pairs, beam: int = 1
-) -> tuple[Tensor, Tensor]:
+def encode_items(quantizer: Quantizer, pairs: Pairs) -> tuple[Tensor, Tensor]:
     """z (items, dim), narrow on CUDA, and codes (items, levels) of all items."""
     z = torch.empty(pairs.items, quantizer.dim, dtype=_kept(pairs.device), device=pairs.device)
     codes = torch.empty(pairs.items, quantizer.levels, dtype=torch.long, device=pairs.device)
     for rows in _chunks(torch.arange(pairs.items, device=pairs.device), ROWS_AT_ONCE):
-        part = fusion(*pairs.item_parts(rows))
-        z[rows], codes[rows] = part.to(z.dtype), quantizer.encode(part, pairs.item_modality[rows], beam)
+        part = quantizer(*pairs.item_parts(rows))
+        z[rows], codes[rows] = part.to(z.dtype), quantizer.encode(part, pairs.item_modality[rows])
     return z, codes
 
 
 class QueryVectors:
     """z of a query under one of its instructions; fused once for every such pair if there is room."""
 
-    def __init__(self, fusion: nn.Module, pairs: Pairs, resident_bytes: int) -> None:
-        self.fusion, self.pairs = fusion, pairs
+    def __init__(self, quantizer: Quantizer, pairs: Pairs, resident_bytes: int) -> None:
+        self.quantizer, self.pairs = quantizer, pairs
         owner = torch.arange(pairs.queries, device=pairs.device).repeat_interleave(
             pairs.query_text_start.diff()
         )
@@ -155,48 +148,56 @@ class QueryVectors:
 
     @torch.no_grad()
     def _fuse(self, query: Tensor, text: Tensor) -> Tensor:
-        z: Tensor = self.fusion(*self.pairs.query_parts(query, text))
+        z: Tensor = self.quantizer(*self.pairs.query_parts(query, text))
         return z
 
 
 def validator(
-    decoder: Decoder,
-    fusion: nn.Module,
-    quantizer: ResidualQuantizer,
-    val: Pairs,
-    encode_beam: int,
-    check: Check,
-    plan: Plan,
+    decoder: Decoder, quantizer: Quantizer, val: Pairs, check: Check, precision: str = "float32"
 ) -> Callable[[], dict[str, float]]:
     """A function that gives the hit rates of the decoder's own score in the pool of `val`."""
-    pool = CodePool.build(encode_items(fusion, quantizer, val, encode_beam)[1], decoder.shape.sizes)
+    pool = CodePool.build(encode_items(quantizer, val)[1], decoder.shape.sizes)
     spread = torch.linspace(0, val.queries - 1, min(check.queries, val.queries), device=val.device)
     rows = spread.round().long()
     with torch.no_grad():
-        z = torch.cat([fusion(*val.query_parts(part)) for part in _chunks(rows, ROWS_AT_ONCE)])
+        z = torch.cat([quantizer(*val.query_parts(part)) for part in _chunks(rows, ROWS_AT_ONCE)])
 
     def validate() -> dict[str, float]:
-        with torch.autocast(val.device.type, torch.bfloat16, enabled=plan.precision == "bfloat16"):
+        with torch.autocast(val.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
             found = [best_items(decoder, pool, part, check.beam, 10) for part in _chunks(z, check.rows)]
         return hit_rates(val, rows, torch.cat(found))
 
     return validate
 
 
-def _loss(
-    decoder: Decoder, quantizer: ResidualQuantizer, z: Tensor, codes: Tensor, soft: Softness | None
-) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """(query z, item z, item codes) -> the loss of each level."""
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]  # (query z, item z, item codes) -> loss of each level
+
+
+def _loss_of(decoder: Decoder, quantizer: Quantizer, z: Tensor, codes: Tensor, soft: Softness | None) -> Loss:
     if soft is None:
         return lambda z_query, z_item, code: level_losses(decoder(z_query, code), code)
-    books = quantizer.codebooks()
-    targets = SoftTargets(books, mean_nearest(z, codes, books), soft, first_level=quantizer.first)
+    books = quantizer.residual.codebooks()
+    nearest = mean_nearest(z, codes, books)
+    targets = SoftTargets(books, nearest, soft, first_level=quantizer.residual.first)
     share = soft.hard_share
 
     def loss(z_query: Tensor, z_item: Tensor, code: Tensor) -> Tensor:
         return level_losses(decoder(z_query, code), code, targets(z_query, z_item, code), share)
 
     return loss
+
+
+def _compiled(loss: Loss, device: torch.device) -> Loss:
+    """`loss` compiled; on CUDA it is replayed as a graph, since small batches wait for kernel launches."""
+    if device.type != "cuda":
+        return torch.compile(loss, dynamic=False)
+    fast = torch.compile(loss, dynamic=False, mode="reduce-overhead")
+
+    def replayed(z_query: Tensor, z_item: Tensor, code: Tensor) -> Tensor:
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        return fast(z_query, z_item, code).clone()  # the graph's own output is overwritten by the next step
+
+    return replayed
 
 
 def _kept(device: torch.device) -> torch.dtype:
