@@ -30,6 +30,7 @@ def create(file: Path, settings: Mapping[str, Any]) -> None:
             rows = [(key, json.dumps(value)) for key, value in {"change": 0, **settings}.items()]
             connection.executemany("INSERT INTO meta VALUES (?, ?)", rows)
             connection.execute("COMMIT")
+            connection.execute("PRAGMA journal_mode = WAL")  # kept in the file, so opening writes nothing
         finally:
             connection.close()
     atomic.publish(partial, file)
@@ -58,8 +59,6 @@ def connect(file: Path) -> sqlite3.Connection:
             # Damaged text must reach the checksums instead of failing to decode.
             connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
             _check_kind(file, connection)
-            if options == "mode=rw":
-                connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
         except BaseException:
             connection.close()

@@ -34,6 +34,23 @@ class Salvage:
     damaged: Path | None = None  # where the damaged file was put
 
 
+@dataclass(slots=True)
+class Lost:
+    """Rows that are not saved: `known` begins with all rows of known id; the saved ones leave it."""
+
+    known: dict[int, str]
+    nameless: set[int] = field(default_factory=set)
+
+    def row(self, row: int) -> None:
+        """Count `row` as lost."""
+        if row not in self.known:
+            self.nameless.add(row)
+
+    def names(self) -> list[str]:
+        """Ids, then the numbers of rows whose id is not known."""
+        return sorted(self.known.values()) + [f"row {row}" for row in sorted(self.nameless)]
+
+
 def repair_truth(folder: Path) -> Salvage:
     """Put every readable item into a new truth and set the damaged one aside; holds no lock itself."""
     salvage = Salvage()
@@ -72,6 +89,7 @@ def finish_repair(folder: Path) -> None:
 
 def _open_damaged(file: Path) -> sqlite3.Connection:
     """A connection to a private copy of the damaged file, with a new first page if that is broken."""
+    _restore_length(file)
     try:
         connection = connect(file)
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -83,16 +101,27 @@ def _open_damaged(file: Path) -> sqlite3.Connection:
     return connection
 
 
+def _restore_length(file: Path) -> None:
+    """Lengthen a file that was cut to what its head says, or SQLite would read nothing of it at all."""
+    with file.open("r+b") as stream:
+        said = int.from_bytes(stream.read(32)[28:], "big") * _PAGE
+        size = file.stat().st_size
+        if size < said < 100 * size:
+            stream.truncate(said)
+
+
 def _transplant_head(file: Path) -> None:
     """Give `file` the first page of an empty index: its tables begin on the same pages in every index."""
     model = file.with_name("empty.sqlite")
     create(model, {})
-    with model.open("rb") as stream:
-        head = bytearray(stream.read(_PAGE))
+    whole = bytearray(model.read_bytes())
+    pages = max(len(whole), file.stat().st_size) // _PAGE
+    head = whole[:_PAGE]
     head[18:20] = b"\x02\x02"  # the journal is a WAL
-    head[28:32] = max(1, file.stat().st_size // _PAGE).to_bytes(4, "big")
+    head[28:32] = pages.to_bytes(4, "big")
     with file.open("r+b") as stream:
         stream.write(head)
+        stream.truncate(max(len(whole), file.stat().st_size))
 
 
 def _copy(source: sqlite3.Connection, folder: Path, salvage: Salvage) -> None:
@@ -100,16 +129,16 @@ def _copy(source: sqlite3.Connection, folder: Path, salvage: Salvage) -> None:
     partial = folder / (REPAIRED + atomic.TEMPORARY)
     partial.unlink(missing_ok=True)
     create(partial, settings)
-    known = _ids(source)
+    lost = Lost(_ids(source))
     marks = ",".join("?" * 16)
     with sqlite_errors(partial):
         target = sqlite3.connect(partial, isolation_level=None)
         try:
             target.execute("PRAGMA synchronous = FULL")
             target.execute("BEGIN IMMEDIATE")
-            for values in _rows(source, max(known, default=0), salvage, known):
+            for values in _rows(source, lost):
                 target.execute(f"INSERT INTO items ({_FIELDS}) VALUES ({marks})", values)
-                known.pop(values[0], None)
+                lost.known.pop(values[0], None)
                 salvage.saved += 1
             for row, jpeg in _readable(source, "SELECT row, jpeg FROM thumbnails"):
                 target.execute(
@@ -119,46 +148,44 @@ def _copy(source: sqlite3.Connection, folder: Path, salvage: Salvage) -> None:
             target.execute("COMMIT")
         finally:
             target.close()
-    salvage.lost.extend(sorted(known.values()))
+    salvage.lost.extend(lost.names())
     atomic.publish(partial, folder / REPAIRED)
 
 
-def _rows(
-    source: sqlite3.Connection, last: int, salvage: Salvage, known: dict[int, str]
-) -> Iterator[tuple[Any, ...]]:
-    """Every item that can be read and passes its checksums; after a damaged page, feel the way forward."""
-    after = 0
+def _rows(source: sqlite3.Connection, lost: Lost) -> Iterator[tuple[Any, ...]]:
+    """Every item that can be read and passes its checksums; each id once."""
     ids: set[str] = set()
+    for values in _readable_items(source, lost):
+        if _sound(values) and values[1] not in ids:
+            ids.add(values[1])
+            yield values
+        else:
+            lost.row(values[0])
+
+
+def _readable_items(source: sqlite3.Connection, lost: Lost) -> Iterator[tuple[Any, ...]]:
+    """A scan in row order; where a page cannot be read, one row after the other until the next that can."""
+    last = max(lost.known, default=0)
     for (sequence,) in _readable(source, "SELECT seq FROM sqlite_sequence WHERE name = 'items'"):
         last = max(last, sequence)
-    while True:
+    after = 0
+    while after < last:
         try:
             for values in source.execute(f"SELECT {_FIELDS} FROM items WHERE row > ? ORDER BY row", (after,)):
                 after = values[0]
-                if _sound(values) and values[1] not in ids:
-                    ids.add(values[1])
-                    yield values
-                elif after not in known:
-                    salvage.lost.append(f"row {after}")
+                yield values
             return  # noqa: TRY300
         except sqlite3.Error:
-            after = _past_damage(source, after, last, salvage, known)
-            if after >= last:
-                return
-
-
-def _past_damage(
-    source: sqlite3.Connection, after: int, last: int, salvage: Salvage, known: dict[int, str]
-) -> int:
-    """The row before the next one that can be read."""
-    for row in range(after + 1, last + 1):
-        try:
-            if source.execute(f"SELECT {_FIELDS} FROM items WHERE row = ?", (row,)).fetchone() is not None:
-                return row - 1
-        except sqlite3.Error:
-            if row not in known:
-                salvage.lost.append(f"row {row}")
-    return last
+            pass
+        found = None
+        while found is None and after < last:
+            after += 1
+            try:
+                found = source.execute(f"SELECT {_FIELDS} FROM items WHERE row = ?", (after,)).fetchone()
+            except sqlite3.Error:
+                lost.row(after)
+        if found is not None:
+            yield found
 
 
 def _sound(values: tuple[Any, ...]) -> bool:

@@ -1,0 +1,19 @@
+"""What the fault tests share."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def worker() -> ModuleType:
+    """The module that works on an index, in this process or (by its file) in one that is killed."""
+    spec = importlib.util.spec_from_file_location("store_worker", Path(__file__).with_name("store_worker.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
