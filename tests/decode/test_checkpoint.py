@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from genius.decode.checkpoint import from_released, to_released
+from genius.decode.checkpoint import (
+    convert_decoder,
+    convert_quantizer,
+    from_released,
+    to_released,
+    write_released,
+)
 from genius.decode.initial import initialise
 from genius.decode.model import Decoder, DecoderShape
 from genius.decode.published_quantizer import quantizer_from_released, quantizer_to_released
-from genius.errors import ModelMismatch
+from genius.decode.weights import load_decoder
+from genius.errors import ModelMismatch, StorageError
+from genius.quantize.model import load_quantizer
 
 DIM, SIZES = 12, (3, 7, 7)
 SHAPE = DecoderShape(DIM, SIZES, layers=2, width=16, heads=2, head_width=4, feed_forward=24, prefix=5)
@@ -149,3 +160,45 @@ def test_quantizer_comes_back_whole() -> None:
 def test_a_quantizer_that_does_not_fit_is_refused(name: str, value: Tensor | None, message: str) -> None:
     with pytest.raises(ModelMismatch, match=message):
         quantizer_from_released(spoil(quantizer_tensors(), name, value))
+
+
+def test_files_go_into_a_model_folder_and_back(tmp_path: Path) -> None:
+    decoder, tensors = decoder_tensors()
+    compiled = {n.replace("id_generator.", "id_generator._orig_mod."): t for n, t in tensors.items()}
+    torch.save({"model": compiled, "epoch": 3}, tmp_path / "GENIUS_t5small.pth")
+    torch.save({"model": quantizer_tensors()}, tmp_path / "rq_clip_large.pth")
+    folder = tmp_path / "model"
+    convert_quantizer(str(tmp_path / "rq_clip_large.pth"), folder)
+    convert_decoder(str(tmp_path / "GENIUS_t5small.pth"), folder)
+    tables = tomllib.loads((folder / "model.toml").read_text())
+    quantizer = load_quantizer(folder, tables["quantizer"])
+    converted = load_decoder(folder, tables["decoder"])
+    assert converted.shape.sizes == quantizer.sizes == SIZES
+    z, codes = torch.ones(2, DIM), torch.zeros(2, 1, 3, dtype=torch.long)
+    assert torch.equal(converted.score_codes(z, codes), decoder.score_codes(z, codes))
+
+    write_released(to_released(converted), tmp_path / "out.pth")
+    written = torch.load(tmp_path / "out.pth", weights_only=True)["model"]
+    assert written.keys() == to_released(decoder).keys()
+    assert all(torch.equal(tensor, tensors[name]) for name, tensor in written.items())
+    with pytest.raises(StorageError, match="choose another folder"):
+        write_released(written, tmp_path / "absent" / "out.pth")
+
+
+def test_decoder_takes_the_sizes_of_the_quantizer_converted_before(tmp_path: Path) -> None:
+    decoder, tensors = decoder_tensors()
+    write_released(to_released(decoder), tmp_path / "bare.pth")
+    with pytest.raises(ModelMismatch, match="convert the quantizer first"):
+        convert_decoder(tmp_path / "bare.pth", tmp_path / "model")
+    write_released(quantizer_tensors(), tmp_path / "quantizer.pth")
+    convert_quantizer(tmp_path / "quantizer.pth", tmp_path / "model")
+    convert_decoder(tmp_path / "bare.pth", tmp_path / "model")
+
+    toml = tmp_path / "model" / "model.toml"
+    toml.write_text(toml.read_text().replace("[3, 7, 7]", "[3, 7, 8]"))
+    write_released(tensors, tmp_path / "whole.pth")
+    with pytest.raises(ModelMismatch, match="convert the quantizer that belongs to it"):
+        convert_decoder(tmp_path / "whole.pth", tmp_path / "model")
+    toml.write_text("= broken")
+    with pytest.raises(ModelMismatch, match="is not TOML"):
+        convert_decoder(tmp_path / "whole.pth", tmp_path / "model")

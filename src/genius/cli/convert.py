@@ -32,6 +32,12 @@ KINDS: dict[str, Kind] = {
     "blip-ff": Kind(
         "genius.encode.convert:start_blip_ff", "a BLIP folder to a new `blip-ff` folder to train"
     ),
+    "quantizer": Kind(
+        "genius.decode.checkpoint:convert_quantizer", "the authors' quantizer .pth into a model folder"
+    ),
+    "decoder": Kind(
+        "genius.decode.checkpoint:convert_decoder", "the authors' decoder .pth into a model folder"
+    ),
     "weights": Kind(
         "genius.encode.convert:convert_weights", "any .pth or .bin to model.safetensors, names kept"
     ),
