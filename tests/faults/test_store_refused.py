@@ -1,4 +1,4 @@
-"""Faults 9, 10: a second writer is told who the first is; another version or model is refused with the cure."""
+"""Faults 9, 10: a second writer is told who the first is; other versions and models are refused."""
 
 from __future__ import annotations
 
