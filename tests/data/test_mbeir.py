@@ -52,6 +52,13 @@ def test_a_file_of_several_tasks_is_split_into_its_rows(mbeir_root: Path) -> Non
     assert [query.id for query in data.queries("val", OVEN)] == ["5:50"]
 
 
+def test_a_union_file_beside_the_rows_is_not_read_twice(mbeir_root: Path) -> None:
+    folder = mbeir_root / "query" / "test"
+    union = "".join(file.read_text() for file in sorted(folder.iterdir()))
+    (folder / "mbeir_union_test.jsonl").write_text(union)
+    assert len(list(MBeir(mbeir_root).queries("test"))) == 5
+
+
 def test_the_balanced_union_keeps_its_repetitions(mbeir_root: Path) -> None:
     assert [query.id for query in MBeir(mbeir_root).queries("union_train")] == ["2:1", "2:2", "2:2"]
     assert [item.id for item in MBeir(mbeir_root).pool("union_train")] == ["2:1", "2:2"]
@@ -62,6 +69,9 @@ def test_pools_are_those_of_the_split(mbeir_root: Path) -> None:
     assert [item.id for item in data.pool("test", COCO)] == ["9:1", "9:2"]
     assert [item.id for item in data.pool("val", COCO)] == ["9:9"]
     assert [item.id for item in data.pool("val", OVEN)] == ["5:1", "6:1"]  # one file for all splits
+    shared = mbeir_root / "cand_pool" / "local" / "mbeir_mscoco_task0_cand_pool.jsonl"
+    shared.write_text('{"did": "9:7", "txt": "x", "img_path": null, "modality": "text"}\n')
+    assert [item.id for item in data.pool("val", COCO)] == ["9:9"]  # the split's own file comes first
     with pytest.raises(BadData, match=r"webqa 1 has no pool of its own for train; read the union"):
         data.pool("train", Row("webqa", 1))
 
