@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -17,10 +18,10 @@ from genius.store.connection import NAME, create
 from genius.store.failpoints import failpoint
 from genius.store.lock import WriterLock
 from genius.store.records import (
+    Amendment,
     Record,
     RowRuns,
     Segment,
-    Stamp,
     pack_modality,
 )
 from genius.store.repair import REPAIRED, finish_repair
@@ -28,7 +29,15 @@ from genius.store.snapshot import PLAIN, Layout, Pinned, Snapshot
 from genius.store.sqlite import Truth
 
 LOCK = "writer.lock"
-SETTINGS = ("uuid", "model", "fingerprint", "sizes", "dim", "vectors")  # fixed when the index is made
+SETTINGS = (
+    "uuid",
+    "model",
+    "fingerprint",
+    "sizes",
+    "dim",
+    "vectors",
+    "notes",
+)  # fixed when the index is made
 
 
 class Index:
@@ -57,8 +66,12 @@ class Index:
         sizes: Sequence[int],
         dim: int,
         vectors: bool = True,
+        notes: Mapping[str, Any] | None = None,
     ) -> None:
-        """Make an empty index for one model in `folder`, which may exist but must hold no index."""
+        """Make an empty index for one model in `folder`, which may exist but must hold no index.
+
+        `notes` are further settings to keep: plain values, under names of their own.
+        """
         with atomic.storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         with WriterLock(folder / LOCK):
@@ -71,6 +84,7 @@ class Index:
                 "sizes": [int(size) for size in sizes],
                 "dim": int(dim),
                 "vectors": vectors,
+                "notes": dict(notes or {}),
             }
             create(folder / NAME, settings)
 
@@ -120,17 +134,14 @@ class Index:
         with self._writes, self._lock:
             yield
 
-    def add(self, records: Sequence[Record]) -> None:
+    def add(self, records: Sequence[Record], amended: Sequence[Amendment] = ()) -> None:
         """Add or replace items by id (the last of equal ids wins); on disk and searchable when it returns."""
         for record in records:
             self._check(record)
         with self.writing(), self.truth.writing():
             self.truth.upsert(records)
-
-    def restamp(self, stamps: Sequence[tuple[int, Stamp]]) -> None:
-        """Note new file times of unchanged items, given by row."""
-        with self.writing(), self.truth.writing():
-            self.truth.restamp(stamps)
+            for change in amended:
+                self.truth.amend(change)
 
     def remove(self, ids: Sequence[str]) -> int:
         """Take items out by id; how many there were. Unknown ids count for nothing."""

@@ -101,6 +101,17 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
+class Amendment:
+    """A change of a stored item that leaves its codes as they are: where it lies and what is said of it."""
+
+    row: int
+    path: str | None
+    source: str | None
+    meta: str
+    stamp: Stamp
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
     """Rows of the truth as arrays, in the order of their row numbers."""
 

@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from genius.store import schema
 from genius.store.connection import connect, corrupt, sqlite_errors
 from genius.store.failpoints import failpoint
-from genius.store.records import MODALITIES, Known, Record, Rows, Segment, Stamp, checksum
+from genius.store.records import MODALITIES, Amendment, Known, Record, Rows, Segment, Stamp, checksum
 from genius.types import Modality
 
 CHUNK = 4096  # rows read at a time
@@ -118,12 +119,18 @@ class Truth:
             count += len(found)
         return count
 
-    def restamp(self, stamps: Iterable[tuple[int, Stamp]]) -> None:
-        """Note new file times of unchanged items, given by row; the caller holds the transaction."""
-        self.connection.executemany(
-            "UPDATE items SET size = ?, mtime_ns = ?, ctime_ns = ?, seen_ns = ? WHERE row = ?",
-            [(s.size, s.mtime_ns, s.ctime_ns, s.seen_ns, row) for row, s in stamps],
-        )
+    def amend(self, change: Amendment) -> None:
+        """Change what a search does not look at, in place; the caller holds the transaction."""
+        for record in self.records([change.row]).values():
+            new = replace(
+                record, path=change.path, source=change.source, meta=change.meta, stamp=change.stamp
+            )
+            values = new.columns()
+            self.connection.execute(
+                "UPDATE items SET path = ?, text = ?, source = ?, meta = ?, size = ?, mtime_ns = ?, "
+                "ctime_ns = ?, seen_ns = ?, content_sum = ? WHERE row = ?",
+                (*values[2:10], values[-2], change.row),
+            )
 
     def forget_removed(self, through: int) -> None:
         """Drop tombstones of rows that no generation holds any more; the caller holds the transaction."""
