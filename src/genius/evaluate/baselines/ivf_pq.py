@@ -1,0 +1,73 @@
+"""IVF-PQ: inverted lists of product-quantized vectors, what one uses to search many vectors in few bytes.
+
+`ivf-pq` stays within about 16 bytes per item: 8 of codes and FAISS's 8 of id. `ivf-pq-best` is tuned for
+recall: longer codes, many lists visited, the first answers re-ranked by full vectors. `pq` is product
+quantization without lists: all 16 bytes are codes, and every item is compared. The short codes stand behind
+a learned rotation (OPQ), without which they are much worse.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from genius.evaluate.baselines.faiss_search import FaissSystem, cells, code_bits, divisor
+
+ROTATION_ROUNDS = 8  # of OPQ; more take long and gain little
+LEARNABLE = 1024  # items from which OPQ learns; it needs more than its 256 centroids
+DIMS_PER_CODE = 16  # that the rotation keeps
+
+
+def ivf_pq(code_bytes: int = 8, share: float = 0.25) -> FaissSystem:
+    """IVF-PQ with rotated codes of `code_bytes`; a `share` of the lists is visited."""
+
+    def prepare(faiss: Any, dim: int, items: int) -> Any:
+        rotation, width, parts = _rotation(faiss, dim, code_bytes, items)
+        return faiss.IndexPreTransform(rotation, _lists(faiss, width, parts, items, share))
+
+    return FaissSystem("ivf-pq", prepare, {"code_bytes": code_bytes, "share": share})
+
+
+def ivf_pq_best(code_bytes: int = 64, share: float = 0.5, refine: int = 4) -> FaissSystem:
+    """IVF-PQ with long codes; the `refine` times k best are re-ranked by the vectors themselves."""
+
+    def prepare(faiss: Any, dim: int, items: int) -> Any:
+        refined = faiss.IndexRefineFlat(_lists(faiss, dim, divisor(dim, code_bytes), items, share))
+        refined.k_factor = refine
+        return refined
+
+    settings = {"code_bytes": code_bytes, "share": share, "refine": refine}
+    return FaissSystem("ivf-pq-best", prepare, settings)
+
+
+def pq(code_bytes: int = 16) -> FaissSystem:
+    """Product quantization with rotated codes of `code_bytes`, all items compared."""
+
+    def prepare(faiss: Any, dim: int, items: int) -> Any:
+        rotation, width, parts = _rotation(faiss, dim, code_bytes, items)
+        index = faiss.IndexPQ(width, parts, code_bits(items), faiss.METRIC_INNER_PRODUCT)
+        index.do_polysemous_training = False
+        index.pq.cp.min_points_per_centroid = 1
+        return faiss.IndexPreTransform(rotation, index)
+
+    return FaissSystem("pq", prepare, {"code_bytes": code_bytes})
+
+
+def _rotation(faiss: Any, dim: int, code_bytes: int, items: int) -> tuple[Any, int, int]:
+    """A rotation to be learned (a random one for a small pool), the width it keeps, the number of codes."""
+    if items < LEARNABLE:
+        return faiss.RandomRotationMatrix(dim, dim), dim, divisor(dim, code_bytes)
+    width = min(dim, DIMS_PER_CODE * code_bytes)
+    parts = divisor(width, code_bytes)
+    rotation = faiss.OPQMatrix(dim, parts, width)
+    rotation.niter = ROTATION_ROUNDS
+    return rotation, width, parts
+
+
+def _lists(faiss: Any, dim: int, parts: int, items: int, share: float) -> Any:
+    lists = cells(items)
+    coarse = faiss.IndexFlatIP(dim)
+    index = faiss.IndexIVFPQ(coarse, dim, lists, parts, code_bits(items), faiss.METRIC_INNER_PRODUCT)
+    index.do_polysemous_training = False  # half a minute for a kind of search that is not used
+    index.pq.cp.min_points_per_centroid = 1  # a small pool is no reason for a warning per code
+    index.nprobe = max(1, round(share * lists))
+    return index

@@ -1,0 +1,64 @@
+"""Clustered vectors to try systems on: a query lies near the items of its cluster."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from genius.encode.base import Parts
+from genius.evaluate.encoding import Pool, Questions
+
+
+def unit(vectors):
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def make_pool(phi, codes=None, modality=None):
+    count = len(phi)
+    return Pool(
+        ids=[str(row) for row in range(count)],
+        modality=np.zeros(count, np.uint8) if modality is None else modality,
+        phi=phi,
+        codes=np.zeros((count, 1), np.uint16) if codes is None else codes,
+        digest="pool",
+        unreadable=[],
+        parts=lambda rows: Parts(phi[rows], np.zeros_like(phi[rows])),
+    )
+
+
+def make_questions(phi, want=None):
+    count = len(phi)
+    wanted = np.zeros(count, np.uint8) if want is None else want
+    return Questions([str(row) for row in range(count)], wanted, phi, phi, np.ones(count, bool), "questions")
+
+
+class Clusters:
+    """100 clusters of 8 items; each query is a noisy copy of one item, its `answer`."""
+
+    def __init__(self, seed=0, clusters=100, each=8, dim=32, queries=120):
+        rng = np.random.default_rng(seed)
+        centres = np.repeat(unit(rng.normal(size=(clusters, dim))), each, axis=0)
+        self.items = unit(centres + 0.12 * rng.normal(size=centres.shape))
+        self.answer = rng.choice(len(self.items), queries, replace=False)
+        self.queries = unit(self.items[self.answer] + 0.03 * rng.normal(size=(queries, dim)))
+        self.pool = make_pool(self.items)
+        self.questions = make_questions(self.queries)
+        self.chance = 5 / len(self.items)
+
+    def hit(self, found, k=5):
+        return float((found.rows[:, :k] == self.answer[:, None]).any(axis=1).mean())
+
+
+@pytest.fixture(scope="session")
+def clusters():
+    return Clusters()
+
+
+@pytest.fixture
+def pool_of():
+    return make_pool
+
+
+@pytest.fixture
+def questions_of():
+    return make_questions

@@ -1,0 +1,129 @@
+"""FAISS systems: right on clustered vectors, bytes measured, no clash with torch."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from genius.errors import BadInput, MissingExtra
+from genius.evaluate.baselines.exact import Exact
+from genius.evaluate.baselines.faiss_flat import faiss_flat
+from genius.evaluate.baselines.faiss_rq import faiss_rq
+from genius.evaluate.baselines.faiss_search import cells, code_bits, divisor, load_faiss
+from genius.evaluate.baselines.hnsw import hnsw
+from genius.evaluate.baselines.ivf_pq import ivf_pq, ivf_pq_best, pq
+from genius.evaluate.metrics import NOTHING
+from genius.evaluate.systems import System
+
+pytest.importorskip("faiss", reason='needs the extra: pip install "genius-search[bench]"')
+ALL = [faiss_flat, hnsw, ivf_pq, ivf_pq_best, pq, faiss_rq]
+
+
+@pytest.mark.parametrize(
+    ("make", "least", "most_bytes"),
+    [
+        (faiss_flat, 0.99, 32 * 4 + 1),
+        (hnsw, 0.97, 32 * 4 + 300),
+        (ivf_pq, 0.5, 17),
+        (ivf_pq_best, 0.85, 32 * 4 + 41),
+        (pq, 0.6, 17),
+        (faiss_rq, 0.6, 9),
+    ],
+)
+def test_finds_the_neighbours_within_its_bytes(clusters, make, least, most_bytes):
+    system = make()
+    assert isinstance(system, System)
+    system.index(clusters.pool)
+    found = system.search(clusters.questions, 10)
+    assert clusters.hit(found) > max(least, 20 * clusters.chance)
+    assert 1 < system.bytes_per_item() < most_bytes
+
+
+def test_flat_agrees_with_exact(clusters):
+    ours, theirs = Exact(), faiss_flat()
+    for system in (ours, theirs):
+        system.index(clusters.pool)
+    one, other = (system.search(clusters.questions, 7) for system in (ours, theirs))
+    assert one.rows.tolist() == other.rows.tolist()
+    np.testing.assert_allclose(one.scores, other.scores, rtol=1e-5)
+
+
+@pytest.mark.parametrize("make", ALL)
+@pytest.mark.parametrize("size", [1, 5, 8, 60])
+def test_small_pools_just_work(clusters, pool_of, questions_of, make, size):
+    system = make()
+    system.index(pool_of(clusters.items[:size]))
+    found = system.search(questions_of(clusters.queries[:3]), 10)
+    assert found.rows.shape == (3, 10)
+    assert ((found.rows >= NOTHING) & (found.rows < size)).all()
+    assert all(
+        len(set(row)) == len(row) for row in ([r for r in list(x) if r != NOTHING] for x in found.rows)
+    )
+    assert (found.rows[:, 0] != NOTHING).all()
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_the_same_answers_every_time(clusters, make):
+    answers = []
+    for _ in range(2):
+        system = make()
+        system.index(clusters.pool)
+        answers.append(system.search(clusters.questions, 10).rows.tolist())
+    assert answers[0] == answers[1]
+
+
+def test_an_empty_pool_is_refused(pool_of):
+    with pytest.raises(BadInput, match="empty pool"):
+        hnsw().index(pool_of(np.empty((0, 8), np.float32)))
+
+
+def test_without_the_extra_the_cure_is_named(monkeypatch):
+    plain = builtins.__import__
+
+    def refuse(name, *rest):
+        if name == "faiss":
+            raise ImportError(name)
+        return plain(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(MissingExtra, match=r'pip install "genius-search\[bench\]"'):
+        load_faiss()
+
+
+@pytest.mark.parametrize("order", ["torch, faiss", "faiss, torch"])
+def test_torch_and_faiss_share_a_process_in_either_order(order):
+    """Both bring an OpenMP runtime; two of them in one process can crash or hang."""
+    program = f"""
+import {order}
+import numpy as np
+x = np.random.default_rng(0).normal(size=(400, 16)).astype("f4")
+index = faiss.IndexFlatIP(16)
+index.add(x)
+a = torch.from_numpy(x)
+for _ in range(3):
+    scores, rows = index.search(x, 3)
+    assert np.allclose(torch.topk(a @ a.T, 3).values.numpy(), scores, atol=1e-3)
+print("fine")
+"""
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (run.returncode, run.stdout.strip()) == (0, "fine"), run.stderr
+
+
+def test_sizes():
+    assert [divisor(512, 16), divisor(768, 12), divisor(50, 16)] == [16, 12, 10]
+    assert [code_bits(n) for n in (8, 100, 256, 20_000)] == [3, 6, 8, 8]
+    assert cells(10) == 1
+    assert cells(1_000_000) == 4000

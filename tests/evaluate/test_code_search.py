@@ -1,0 +1,104 @@
+"""The product's search as a system: lookup finds what the codes hold, vectors mend it, a decoder plugs in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from genius.decode.initial import initialise
+from genius.decode.model import Decoder, DecoderShape
+from genius.encode.base import Parts
+from genius.evaluate.baselines.exact import Exact
+from genius.evaluate.code_search import CodeSearch
+from genius.evaluate.encoding import Pool, Questions
+from genius.evaluate.systems import System
+from genius.search.run import Options
+
+SIZES = (3, 16, 16, 16)
+
+
+def unit(vectors):
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def world():
+    """Items that are sums of code vectors plus a little; queries near 60 of them."""
+    rng = np.random.default_rng(0)
+    books = [rng.normal(size=(size, 24)).astype(np.float32) * 0.7**level for level, size in enumerate(SIZES)]
+    codes = np.stack([rng.integers(0, size, 500) for size in SIZES], axis=1).astype(np.uint16)
+    exact_sum = sum(book[codes[:, level]] for level, book in enumerate(books))
+    phi = unit(exact_sum + 0.15 * rng.normal(size=exact_sum.shape))
+    pool = Pool(
+        ids=[str(n) for n in range(500)],
+        modality=codes[:, 0].astype(np.uint8),
+        phi=phi,
+        codes=codes,
+        digest="p",
+        unreadable=[],
+        parts=lambda rows: Parts(phi[rows], np.zeros_like(phi[rows])),
+    )
+    asked = rng.choice(500, 60, replace=False)
+    q = unit(phi[asked] + 0.05 * rng.normal(size=(60, 24)))
+    questions = Questions(
+        [str(n) for n in asked], codes[asked, 0].astype(np.uint8), q, q, np.ones(60, bool), "q"
+    )
+    return books, pool, questions, asked
+
+
+def hit(found, asked, k=5):
+    return float((found.rows[:, :k] == asked[:, None]).any(axis=1).mean())
+
+
+def test_lookup_finds_items_by_their_codes_and_vectors_equal_exact(world):
+    books, pool, questions, asked = world
+    by_codes = CodeSearch("lookup+codes", books, Options("lookup", rerank="codes", beam=50))
+    by_vectors = CodeSearch("lookup+vectors", books, Options("lookup", rerank="vectors", beam=50))
+    exact = Exact()
+    hits = {}
+    for system in (by_codes, by_vectors, exact):
+        assert isinstance(system, System)
+        system.index(pool)
+        hits[system.name] = hit(system.search(questions, 10), asked)
+    assert hits["exact"] >= 0.95
+    assert hits["lookup+vectors"] >= hits["exact"] - 0.05
+    assert hits["lookup+codes"] > 20 * 5 / 500
+
+
+def test_bytes_are_those_of_the_trie_and_the_kept_vectors(world):
+    books, pool, _, _ = world
+    codes, vectors = (CodeSearch("x", books, Options("lookup", rerank=r)) for r in ("codes", "vectors"))
+    codes.index(pool)
+    vectors.index(pool)
+    assert 3 < codes.bytes_per_item() < 16
+    assert vectors.bytes_per_item() == pytest.approx(codes.bytes_per_item() + 24 * 2)
+
+
+def test_a_decoder_plugs_in_and_scores_are_log_probabilities(world):
+    books, pool, questions, _ = world
+    decoder = Decoder(
+        DecoderShape(24, SIZES, layers=1, width=16, heads=2, head_width=8, feed_forward=32)
+    ).eval()
+    initialise(decoder, torch.Generator().manual_seed(0))
+    system = CodeSearch("genius", books, Options("generate", beam=20, stop=len(SIZES)), decoder)
+    system.index(pool)
+    found = system.search(questions, 10)
+    assert (np.diff(found.scores, axis=1) <= 0).all()
+    assert (found.scores < 0).all()
+    assert all(len(set(row)) == 10 for row in found.rows.tolist())
+
+
+def test_telling_the_modality_restricts_the_answers(world):
+    books, pool, questions, _ = world
+    system = CodeSearch("x", books, Options("lookup", beam=50), tell_modality=True)
+    system.index(pool)
+    found = system.search(questions, 5)
+    assert (pool.modality[found.rows] == questions.want[:, None]).all()
+
+
+def test_settings_tell_systems_apart(world):
+    books = world[0]
+    one = CodeSearch("x", books, Options("lookup", beam=50))
+    other = CodeSearch("x", books, Options("lookup", beam=51))
+    assert one.settings != other.settings
