@@ -54,6 +54,12 @@ def clusters():
     return Clusters()
 
 
+@pytest.fixture(scope="session")
+def few_clusters():
+    """240 items: little enough to be memorized in seconds."""
+    return Clusters(seed=1, clusters=30, queries=80)
+
+
 @pytest.fixture
 def pool_of():
     return make_pool
