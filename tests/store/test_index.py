@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from genius.errors import BadInput, IndexLocked, IndexMismatch, IndexNotFound
 from genius.store.arrays import numbers
 from genius.store.check import check
-from genius.store.index import Index, disk_use
+from genius.store.index import Index
+from genius.store.stats import disk_use, stats
 from genius.types import Modality
 
 
@@ -83,7 +84,8 @@ def test_without_vectors_only_codes_are_kept(tmp_path, record, contents):
         index.compact()
         index.add([record(5, vectors=False)])
         assert len(contents(index)) == 6
-        assert disk_use(tmp_path)["vectors"] == 0
+        assert disk_use(index)["vectors"] == 0
+        assert stats(index)["vectors"] is False
     assert check(tmp_path).clean
 
 
@@ -161,8 +163,8 @@ def test_the_cache_of_codes_is_small(tmp_path, record):
     with Index.open(tmp_path) as index:
         index.add([record(n, vectors=False) for n in range(4000)])
         index.compact()
-    codes = 4000 * 4 * 2
-    assert disk_use(tmp_path)["codes"] - codes < 4000 * 0.25 + 2000
+        codes = 4000 * 4 * 2
+        assert disk_use(index)["codes"] - codes < 4000 * 0.25 + 2000
 
 
 OPERATIONS = st.lists(

@@ -252,7 +252,7 @@ class Index:
             "run_row": runs.row,
             "modality": pack_modality(base.modality),
         }
-        return {**own, **self.layout.build(base.codes)}
+        return {**own, **self.layout.build(base.codes, self.settings["sizes"])}
 
     def _vector_stream(self, count: int, through: int) -> dict[str, Stream]:
         if self.dim is None:
@@ -271,12 +271,3 @@ class Index:
         width = None if record.vector is None else record.vector.shape
         assert record.codes.shape == (self.levels,), record.codes.shape
         assert width == (None if self.dim is None else (self.dim,)), width
-
-
-def disk_use(folder: Path) -> dict[str, int]:
-    """Bytes on disk of the truth and of the generations."""
-    truth = sum(file.stat().st_size for file in folder.glob(f"{NAME}*"))
-    cache = {"codes": 0, "vectors": 0}
-    for file in folder.glob("generation-*/*"):
-        cache["vectors" if file.name.startswith("vectors.") else "codes"] += file.stat().st_size
-    return {"truth": truth, **cache}

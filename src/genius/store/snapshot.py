@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,7 +17,9 @@ class Layout:
     """What a generation keeps of the codes: a name that changes with the form, and the builder."""
 
     name: str
-    build: Callable[[Codes], dict[str, AnyArray]]
+    build: Callable[
+        [Codes, Sequence[int]], dict[str, AnyArray]
+    ]  # of codes (n, M) and the sizes of the levels
 
 
 class Pinned(NamedTuple):
@@ -29,7 +31,7 @@ class Pinned(NamedTuple):
     items: int = 0
 
 
-PLAIN = Layout("codes-1", lambda codes: {"codes": codes})
+PLAIN = Layout("codes-1", lambda codes, sizes: {"codes": codes})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,260 @@
+"""A search engine for one's own collection: the only place that knows all stations."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from genius.data.images import open_image
+from genius.data.report import Report
+from genius.errors import BadInput
+from genius.pool.adding import Added, add_items
+from genius.pool.answering import Answer, answers, embed
+from genius.pool.asking import questions
+from genius.pool.intake import THUMBNAIL, thumbnail
+from genius.pool.model import PoolModel
+from genius.pool.view import TRIE, View
+from genius.search.run import Options, Searcher
+from genius.store.arrays import CacheDamaged
+from genius.store.index import Index
+from genius.store.records import Record
+from genius.store.stats import stats
+from genius.types import Hit, Item, Modality, Query
+
+ATTEMPTS = 5  # at an answer while others change the index
+_OPTIONS = frozenset(option.name for option in fields(Options))
+
+
+class Engine:
+    """An open index with the model that made it. Threads may share it."""
+
+    def __init__(self, index: Index, model: PoolModel | None = None, device: str = "cpu") -> None:
+        self.index = index
+        self._device = device
+        self._loading = threading.RLock()
+        self._model: PoolModel | None = None
+        self._searcher: Searcher | None = None
+        self._view: View | None = None
+        if model is not None:
+            self._take(model)
+
+    @classmethod
+    def create(
+        cls,
+        folder: str | Path,
+        model: str | Path | PoolModel = "mini",
+        *,
+        vectors: bool = True,
+        device: str = "cpu",
+    ) -> Engine:
+        """Make an empty index in `folder` for a model (a name, a folder, or one that is loaded) and open it.
+
+        Without `vectors`, nothing but codes is kept of an item: the index is small, re-ranking is by codes.
+        """
+        loaded = load_model(model, device) if isinstance(model, str | Path) else model
+        Index.create(
+            Path(folder),
+            model=loaded.name,
+            fingerprint=loaded.fingerprint,
+            sizes=loaded.sizes,
+            dim=loaded.quantizer.dim,
+            vectors=vectors,
+            notes={"search": dict(loaded.search_defaults)},
+        )
+        return cls(Index.open(Path(folder), TRIE), loaded, device)
+
+    @classmethod
+    def open(
+        cls, folder: str | Path, *, model: str | Path | PoolModel | None = None, device: str = "cpu"
+    ) -> Engine:
+        """Open the index in `folder`; its model is loaded when first needed, unless one is given."""
+        index = Index.open(Path(folder), TRIE)
+        try:
+            loaded = load_model(model, device) if isinstance(model, str | Path) else model
+            return cls(index, loaded, device)
+        except BaseException:
+            index.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of all files."""
+        self.index.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def model(self) -> PoolModel:
+        """The model that made the index; raises IndexMismatch if its name now stands for another one."""
+        with self._loading:
+            if self._model is None:
+                self._take(load_model(self.index.settings["model"], self._device))
+            assert self._model is not None
+            return self._model
+
+    # --- changing ------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        items: Iterable[Item],
+        *,
+        source: str | None = None,
+        report: Report | None = None,
+        progress: Callable[[Added], None] | None = None,
+    ) -> Added:
+        """Add or update items by id; searchable and on disk batch by batch, without any rebuild.
+
+        Unchanged items are not encoded again, bad ones are skipped and named in the result's report.
+        """
+        with self.index.writing():  # before the model is loaded: a locked or read-only index costs no time
+            added = add_items(self.index, self.model, items, source=source, report=report, progress=progress)
+            if self.index.worth_compacting():
+                self.index.compact()
+        return added
+
+    def remove(self, ids: Sequence[str]) -> int:
+        """Take items out by id; how many there were."""
+        return self.index.remove(ids)
+
+    def prune(self, source: str, keep: Collection[str]) -> int:
+        """Take out what was once read from `source` and is not among the ids to keep; how many there were."""
+        return self.index.remove([id for id in self.index.truth.ids_from(source) if id not in keep])
+
+    def compact(self) -> int:
+        """Put all changes into a new generation of arrays; its number."""
+        return self.index.compact()
+
+    # --- asking --------------------------------------------------------------------------------------------
+
+    def search(
+        self,
+        query: str | Path | Query,
+        k: int = 10,
+        want: Modality | str | None = None,
+        *,
+        search: str | None = None,
+        rerank: str | None = None,
+        beam: int | None = None,
+    ) -> list[Hit]:
+        """The `k` best items for a text, an image file or a `Query`; `search_batch` says the rest."""
+        return self.search_batch([query], k, want, search=search, rerank=rerank, beam=beam)[0]
+
+    def search_batch(
+        self,
+        queries: Sequence[str | Path | Query],
+        k: int = 10,
+        want: Modality | str | None = None,
+        *,
+        search: str | None = None,
+        rerank: str | None = None,
+        beam: int | None = None,
+    ) -> list[list[Hit]]:
+        """The `k` best items for each query, best first.
+
+        `want` is image, text, pair, any, or a sentence that says what is wanted. For `any` (and by default)
+        each modality is searched, and the score tells how far an item stands out in its own. `search` is
+        generate, lookup or both (default: what served the model best); `rerank` is none, codes or vectors
+        (default: vectors where the index keeps them); `beam` is how many prefixes are followed.
+        """
+        options = self._options(k, search, rerank, beam)
+        view = self._current()
+        asked = [questions(Query.of(query), want, view.present) for query in queries]
+        flat = embed(self.model, [ask for several in asked for ask in several])
+        vectors = iter(flat)
+        ready = [[next(vectors) for _ in several] for several in asked]
+        for attempt in range(ATTEMPTS):
+            try:
+                ranked = answers(view, self.searcher, self.model, ready, options)
+            except CacheDamaged:
+                self.index.rebuild()
+                view = self._current()
+                continue
+            records = self.index.truth.records({answer.row for several in ranked for answer in several})
+            complete = all(answer.row in records for several in ranked for answer in several)
+            if complete or attempt == ATTEMPTS - 1:
+                return [_hits(several, records) for several in ranked]
+            view = self._current()  # an item was replaced or removed meanwhile
+        raise AssertionError("a cache that was just built is damaged again")
+
+    def get(self, id: str) -> Record | None:
+        """What is stored of an item, without its vector; None if it is not there."""
+        found = self.index.truth.record(id)
+        return None if found is None else found[1]
+
+    def thumbnail(self, id: str, side: int = THUMBNAIL) -> bytes | None:
+        """A small JPEG of an item's image, made on demand; None if there is no such item or image."""
+        found = self.index.truth.record(id)
+        if found is None:
+            return None
+        row, record = found
+        if record.path is not None:
+            return thumbnail(open_image(record.path, at_least=side), side)
+        return self.index.truth.thumbnail(row)
+
+    def stats(self) -> dict[str, Any]:
+        """Items, sizes and settings, as plain values; does not load the model."""
+        return stats(self.index)
+
+    @property
+    def searcher(self) -> Searcher:
+        """The model's side of a search."""
+        with self._loading:
+            if self._searcher is None:
+                books = [np.asarray(book.cpu()) for book in self.model.quantizer.residual.codebooks()]
+                self._searcher = Searcher(books, self.model.decoder, self._device)
+            return self._searcher
+
+    def _take(self, model: PoolModel) -> None:
+        self.index.require_model(model.name, model.fingerprint)
+        self._model = model
+
+    def _current(self) -> View:
+        with self._loading:
+            snapshot = self.index.snapshot()
+            if self._view is None or self._view.snapshot is not snapshot:
+                self._view = View(snapshot, self.index.settings["sizes"], self._view)
+            return self._view
+
+    def _options(self, k: int, search: str | None, rerank: str | None, beam: int | None) -> Options:
+        defaults = {"rerank": "vectors", **self.index.settings["notes"].get("search", {})}
+        unknown = set(defaults) - _OPTIONS
+        if unknown:
+            raise BadInput(f"the model's search defaults have unknown fields: {', '.join(sorted(unknown))}")
+        if self.index.dim is None and defaults["rerank"] == "vectors":
+            defaults["rerank"] = "codes"
+        own = {"k": k, "method": search, "rerank": rerank, "beam": beam}
+        return Options(**defaults | {name: value for name, value in own.items() if value is not None})
+
+
+def load_model(model: str | Path, device: str = "cpu") -> PoolModel:
+    """The model of that name or folder; torch is imported only here."""
+    from genius.model import Model
+
+    loaded: PoolModel = Model.load(model, device=device)
+    return loaded
+
+
+def _hits(ranked: Sequence[Answer], records: dict[int, Record]) -> list[Hit]:
+    there = [(answer, records[answer.row]) for answer in ranked if answer.row in records]
+    return [
+        Hit(
+            id=record.id,
+            score=answer.score,
+            rank=rank,
+            modality=record.modality,
+            codes=answer.codes,
+            text=record.text,
+            path=record.path,
+            meta=json.loads(record.meta),
+        )
+        for rank, (answer, record) in enumerate(there, start=1)
+    ]

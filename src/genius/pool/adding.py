@@ -1,0 +1,141 @@
+"""Items into the index: read, encoded, quantized and committed in batches; a bad one costs only itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+
+import numpy as np
+
+from genius.data.report import Report
+from genius.errors import BadInput
+from genius.pool.intake import Ready, receive
+from genius.pool.model import PoolModel
+from genius.store.index import Index
+from genius.store.records import Amendment, Known, Record
+from genius.types import Item
+
+BATCH = 64  # items encoded and committed together
+READERS = 4  # threads that read and decode files
+
+
+@dataclass(slots=True)
+class Added:
+    """What became of the items that were given."""
+
+    added: int = 0
+    updated: int = 0  # known ids whose content, place or metadata had changed
+    unchanged: int = 0
+    repeated: int = 0  # ids that came again in the same batch: the last one counts
+    report: Report = field(default_factory=Report)  # what was skipped, and why
+
+    @property
+    def done(self) -> int:
+        """Items dealt with so far."""
+        return self.added + self.updated + self.unchanged + self.repeated + self.report.skipped
+
+
+def add_items(
+    index: Index,
+    model: PoolModel,
+    items: Iterable[Item],
+    *,
+    source: str | None = None,
+    report: Report | None = None,
+    progress: Callable[[Added], None] | None = None,
+) -> Added:
+    """Add or update `items`; each batch is on disk and searchable once `progress` has been told of it.
+
+    Known items that have not changed are not encoded again, so an interrupted run is resumed by running it
+    again. `source` says where the items come from, for pruning.
+    """
+    result = Added(report=Report() if report is None else report)
+    with index.writing(), ThreadPoolExecutor(READERS) as readers:
+        for batch in _batches(items):
+            last = {item.id: item for item in batch}
+            result.repeated += len(batch) - len(last)
+            known = index.truth.known([id for id in last if isinstance(id, str)])
+            received = readers.map(lambda item, known=known: _receive(item, known, source), last.values())
+            ready, amended = _sort(received, result)
+            records = _encode(model, ready, index.dim is not None, result)
+            if records or amended:
+                index.add(records, amended)
+            updated = sum(record.id in known for record in records)
+            result.added += len(records) - updated
+            result.updated += updated + len(amended)
+            if progress is not None:
+                progress(result)
+    return result
+
+
+def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:
+    source = iter(items)
+    while batch := list(islice(source, BATCH)):
+        yield batch
+
+
+def _receive(
+    item: Item, known: dict[str, Known], source: str | None
+) -> tuple[Item, Ready | Amendment | BadInput | None]:
+    try:
+        return item, receive(item, known.get(item.id), source)
+    except BadInput as error:
+        return item, error
+
+
+def _sort(
+    received: Iterable[tuple[Item, Ready | Amendment | BadInput | None]], result: Added
+) -> tuple[list[Ready], list[Amendment]]:
+    """What has to be encoded and what only amended; the rest is counted."""
+    ready: list[Ready] = []
+    amended: list[Amendment] = []
+    for item, outcome in received:
+        if isinstance(outcome, Ready):
+            ready.append(outcome)
+        elif isinstance(outcome, Amendment):
+            amended.append(outcome)
+        elif outcome is None:
+            result.unchanged += 1
+        else:
+            result.report.skip(item.id, outcome)
+    return ready, amended
+
+
+def _encode(model: PoolModel, ready: Sequence[Ready], vectors: bool, result: Added) -> list[Record]:
+    """Records of the items that can be encoded; if a batch fails, each is tried alone."""
+    if not ready:
+        return []
+    try:
+        return _records(model, ready, vectors)
+    except (BadInput, ValueError, RuntimeError) as error:
+        if len(ready) == 1:
+            result.report.skip(ready[0].id, f"cannot be encoded: {error}")
+            return []
+    return [record for one in ready for record in _encode(model, [one], vectors, result)]
+
+
+def _records(model: PoolModel, ready: Sequence[Ready], vectors: bool) -> list[Record]:
+    parts = model.embed_items([one.image for one in ready], [one.text for one in ready])
+    phi = model.phi(parts)
+    if not np.isfinite(phi).all():
+        raise BadInput("its vector has NaN or infinite entries")
+    codes = model.codes(parts, [one.modality for one in ready])
+    half = phi.astype(np.float16)
+    return [
+        Record(
+            one.id,
+            one.modality,
+            codes[number],
+            half[number] if vectors else None,
+            one.path,
+            one.text,
+            one.source,
+            one.meta,
+            one.hash,
+            one.stamp,
+            one.thumbnail,
+        )
+        for number, one in enumerate(ready)
+    ]

@@ -1,0 +1,147 @@
+"""Items coming in: what is new or changed is read and made ready to encode; what is known is left alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from genius.data.images import MAX_BYTES, open_image
+from genius.data.report import is_printable, printable
+from genius.data.texts import clean_text
+from genius.errors import BadImage, BadInput
+from genius.store.records import Amendment, Known, Stamp
+from genius.types import Item, Modality
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+MAX_ID = 1000  # characters
+AT_LEAST = 448  # pixels of the shorter side that are enough for every encoder
+THUMBNAIL = 256  # pixels of the longer side
+_DIGEST = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """An item that has to be encoded."""
+
+    id: str
+    image: Image | None
+    text: str | None
+    path: str | None
+    source: str | None
+    meta: str
+    hash: bytes
+    stamp: Stamp
+    thumbnail: bytes | None
+    known: bool  # an older form of it is stored
+
+    @property
+    def modality(self) -> Modality:
+        """Image, text or pair, by the parts that are there."""
+        return Modality.of(image=self.image is not None, text=self.text is not None)
+
+
+def receive(item: Item, known: Known | None, source: str | None = None) -> Ready | Amendment | None:
+    """The item ready to encode; or what alone has changed about the stored one; or None if nothing has.
+
+    A file is read again only if its stamp does not vouch for it, and encoded again only if its hash or the
+    text has changed. Raises BadInput with the reason if the item cannot be used.
+    """
+    if not isinstance(item.id, str) or not 0 < len(item.id) <= MAX_ID or not is_printable(item.id):
+        raise BadInput(f"the id must be 1 to {MAX_ID} printable characters")
+    cleaned = clean_text(item.text or "")
+    meta = _meta(item.meta, cleaned.flags)
+    if item.image is None and not cleaned.text:
+        raise BadInput("neither image nor text: give at least one of them")
+    text_hash = _digest(cleaned.text.encode())
+    path, stamp = None, Stamp()
+    if isinstance(item.image, str | Path):
+        path = os.path.abspath(item.image)  # noqa: PTH100 (links are kept: the name is what the user knows)
+        stamp = _stamp(path)
+    same_text = known is not None and known.hash[_DIGEST:] == text_hash
+    if (
+        known is not None
+        and same_text
+        and path is not None
+        and known.path == path
+        and known.stamp.vouches_for(stamp)
+    ):
+        unchanged = (known.meta, known.source) == (meta, source)
+        return None if unchanged else Amendment(known.row, path, source, meta, known.stamp)
+    image_hash, image = _read(item, path, known.hash[:_DIGEST] if known is not None and same_text else None)
+    if known is not None and known.hash == image_hash + text_hash:
+        unchanged = (known.meta, known.source, known.path, known.stamp) == (meta, source, path, stamp)
+        return None if unchanged else Amendment(known.row, path, source, meta, stamp)
+    return Ready(
+        item.id,
+        image,
+        cleaned.text or None,
+        path,
+        source,
+        meta,
+        image_hash + text_hash,
+        stamp,
+        thumbnail(image) if image is not None and path is None else None,
+        known is not None,
+    )
+
+
+def thumbnail(image: Image, side: int = THUMBNAIL) -> bytes:
+    """A small JPEG of the image, its longer side at most `side`."""
+    small = image.copy()
+    small.thumbnail((side, side))
+    buffer = BytesIO()
+    small.save(buffer, "JPEG", quality=85)
+    return buffer.getvalue()
+
+
+def _meta(meta: Mapping[str, Any], flags: tuple[str, ...]) -> str:
+    full = {**meta, "text_flags": list(flags)} if flags else dict(meta)
+    try:
+        return json.dumps(full, allow_nan=False, sort_keys=True)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"meta is not JSON: {printable(error)}") from None
+
+
+def _stamp(path: str) -> Stamp:
+    try:
+        return Stamp.of(Path(path).stat())
+    except FileNotFoundError:
+        raise BadImage("no such file") from None
+    except (OSError, ValueError) as error:
+        raise BadImage(f"cannot be read: {printable(error)}") from None
+
+
+def _read(item: Item, path: str | None, expected: bytes | None) -> tuple[bytes, Image | None]:
+    """Hash of the image's bytes, and the image unless its hash is the expected one."""
+    source = item.image
+    if source is None:
+        return bytes(_DIGEST), None
+    if path is not None:
+        status = Path(path).stat()
+        if not stat.S_ISREG(status.st_mode) or not 0 < status.st_size <= MAX_BYTES:
+            open_image(path)  # raises with the reason
+        source = Path(path).read_bytes()
+    if isinstance(source, bytes):
+        hash = _digest(source)
+    else:
+        assert not isinstance(source, str | Path)
+        hash = _digest(f"{source.mode} {source.size}".encode() + source.tobytes())
+    if hash == expected:
+        return hash, None
+    image = open_image(source, at_least=AT_LEAST)
+    if path is not None:
+        image.info["source"] = path
+    return hash, image
+
+
+def _digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=_DIGEST).digest()

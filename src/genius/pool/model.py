@@ -1,0 +1,65 @@
+"""What the pool needs of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genius.types import Modality
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from genius.encode.base import Array, Parts
+
+
+class PoolModel(Protocol):
+    """Encoder, quantizer and decoder as one thing."""
+
+    @property
+    def name(self) -> str:
+        """The name or folder it is loaded by."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever the same input could get other vectors or codes."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Codes per level."""
+
+    @property
+    def modality_codes(self) -> Mapping[Modality, int]:
+        """Code of level 0 of each modality; empty if level 0 is something else."""
+
+    @property
+    def search_defaults(self) -> Mapping[str, Any]:
+        """Fields of `genius.search.run.Options` that served best on validation data."""
+
+    @property
+    def quantizer(self) -> Any:
+        """The quantizer; `quantizer.dim` is the width of the vectors."""
+
+    @property
+    def decoder(self) -> Any:
+        """The decoder, or None."""
+
+    def embed_items(self, images: Sequence[Image | None], texts: Sequence[str | None]) -> Parts:
+        """Image and text vectors of items."""
+
+    def embed_queries(
+        self, images: Sequence[Image | None], texts: Sequence[str | None], instructions: Sequence[str]
+    ) -> Parts:
+        """Image and text vectors of queries, each with its instruction."""
+
+    def phi(self, parts: Parts) -> Array:
+        """The fused embedding, unit length, (n, d): what re-ranking compares."""
+
+    def z(self, parts: Parts) -> Array:
+        """What is quantized, (n, d)."""
+
+    def codes(self, parts: Parts, modalities: Sequence[Modality]) -> NDArray[np.uint16]:
+        """Codes of items of these modalities, (n, M)."""

@@ -1,0 +1,50 @@
+"""What there is to say about an index without loading its model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from genius.store.connection import NAME
+from genius.store.index import Index
+
+
+def stats(index: Index) -> dict[str, Any]:
+    """Items, sizes and settings, as plain values.
+
+    `bytes_per_item` is everything on disk divided by the items; `bytes` splits it into the truth, the codes
+    (trie, row numbers, modalities) and the vectors that a search maps.
+    """
+    modalities = index.truth.counts()
+    items = sum(modalities.values())
+    pinned = index.pinned()
+    fresh, removed = index.truth.since(pinned.through)
+    used = disk_use(index)
+    return {
+        "items": items,
+        "modalities": {modality.value: count for modality, count in modalities.items()},
+        "bytes_per_item": round(sum(used.values()) / items, 1) if items else 0.0,
+        "bytes": used,
+        "model": index.settings["model"],
+        "fingerprint": index.settings["fingerprint"],
+        "levels": index.levels,
+        "sizes": index.settings["sizes"],
+        "vectors": index.dim is not None,
+        "search": index.settings["notes"].get("search", {}),
+        "generation": pinned.number,
+        "changes": index.truth.change(),
+        "fresh": fresh,
+        "removed": removed,
+        "folder": str(index.folder),
+    }
+
+
+def disk_use(index: Index) -> dict[str, int]:
+    """Bytes on disk of the truth, and of what the present generation keeps of codes and vectors."""
+    truth = sum(file.stat().st_size for file in index.folder.glob(f"{NAME}*"))
+    codes = vectors = 0
+    for file in index.folder.glob(f"generation-{index.pinned().number:06d}/*"):
+        if file.name.startswith("vectors."):
+            vectors += file.stat().st_size
+        else:
+            codes += file.stat().st_size
+    return {"truth": truth, "codes": codes, "vectors": vectors}

@@ -1,0 +1,334 @@
+"""The engine: what was added is found by text, image or both; bad items are skipped, known ones kept."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from genius import Item, Modality, Query
+from genius.engine import Engine
+from genius.errors import BadImage, BadInput, IndexMismatch
+
+IMAGE, TEXT, PAIR = Modality.IMAGE, Modality.TEXT, Modality.PAIR
+
+
+@pytest.fixture(scope="module")
+def fake():
+    file = Path(__file__).parent / "cli" / "fake_model.py"
+    spec = importlib.util.spec_from_file_location("fake_model", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def model(fake):
+    return fake.FakeModel()
+
+
+@pytest.fixture
+def engine(tmp_path, model):
+    with Engine.create(tmp_path / "index", model) as opened:
+        yield opened
+
+
+@pytest.fixture
+def pictures(tmp_path, fake) -> Path:
+    """A folder with one picture of each colour."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for colour in fake.COLOURS:
+        Image.new("RGB", (32, 24), colour).save(folder / f"{colour}.png")
+    return folder
+
+
+def images(folder: Path) -> list[Item]:
+    return [Item(file.stem, image=file, meta={"file": file.name}) for file in sorted(folder.glob("*.png"))]
+
+
+def texts(fake) -> list[Item]:
+    return [Item(f"t-{colour}", text=f"something {colour}") for colour in fake.COLOURS]
+
+
+def pairs(folder: Path) -> list[Item]:
+    return [Item(f"p-{f.stem}", image=f, text=f"a {f.stem} thing") for f in sorted(folder.glob("*.png"))]
+
+
+def test_what_was_added_is_found_by_text_image_and_both(engine, pictures, fake):
+    added = engine.add([*images(pictures), *texts(fake), *pairs(pictures)])
+    assert (added.added, added.updated, added.unchanged, added.report.skipped) == (30, 0, 0, 0)
+    (hit, *_) = hits = engine.search("red", want="image")
+    assert hit.id == "red" and hit.rank == 1 and hit.modality == IMAGE and hit.meta == {"file": "red.png"}
+    assert hit.path == str(pictures / "red.png") and len(hit.codes) == 5
+    assert [h.rank for h in hits] == list(range(1, 11))
+    assert all(a.score >= b.score for a, b in itertools.pairwise(hits))
+    assert engine.search(pictures / "blue.png", want=TEXT)[0].id == "t-blue"
+    assert engine.search(Query(image=pictures / "green.png", text="green"), want="pair")[0].id == "p-green"
+    assert engine.search(Query(text="cyan", want=IMAGE))[0].id == "cyan"
+
+
+@pytest.mark.parametrize("rerank", ["none", "codes", "vectors"])
+def test_every_way_to_rerank(engine, pictures, rerank):
+    engine.add(images(pictures))
+    assert engine.search(pictures / "magenta.png", want="image", rerank=rerank)[0].id == "magenta"
+
+
+def test_the_answer_of_vectors_equals_exact_search(engine, pictures, model, fake):
+    engine.add([*images(pictures), *texts(fake)])
+    (asked,) = model.phi(model.embed_queries([None], ["orange and blue"], ["x"]))
+    found = engine.search("orange and blue", want="text", k=10)
+    stored = model.phi(model.embed_items([None] * 10, [f"something {colour}" for colour in fake.COLOURS]))
+    exact = sorted(zip(stored @ asked, fake.COLOURS, strict=True), reverse=True)
+    assert [hit.id for hit in found] == [f"t-{colour}" for _, colour in exact]
+    np.testing.assert_allclose([hit.score for hit in found], [score for score, _ in exact], atol=2e-3)
+
+
+def test_any_lets_modalities_compete_fairly(engine, pictures, fake):
+    """Raw scores favour texts here: they share the word `something` with the query."""
+    engine.add([*images(pictures), *texts(fake)])
+    hits = engine.search("something red", want="any", k=4)
+    assert {hits[0].id, hits[1].id} == {"red", "t-red"}
+    assert [hit.rank for hit in hits] == [1, 2, 3, 4]
+    assert all(a.score >= b.score for a, b in itertools.pairwise(hits))
+    assert engine.search("something red", k=4) == hits  # no wish means any
+
+
+def test_the_only_text_of_a_pool_can_stand_out(engine, pictures):
+    engine.add([*images(pictures), Item("note", text="red ribbon")])
+    assert {hit.id for hit in engine.search("red ribbon", k=2)} == {"red", "note"}
+    assert "note" not in [hit.id for hit in engine.search("blue", k=3)]
+
+
+def test_any_without_vectors_is_fair_by_codes(tmp_path, model, pictures, fake):
+    with Engine.create(tmp_path / "small", model, vectors=False) as engine:
+        engine.add([*images(pictures), *texts(fake)])
+        top = {hit.id for hit in engine.search("something red", k=4)}
+        assert {"red", "t-red"} <= top
+        with pytest.raises(BadInput, match="no vectors"):
+            engine.search("red", want="image", rerank="vectors")
+        assert engine.stats()["bytes"]["vectors"] == 0
+
+
+def test_a_free_instruction_searches_everything_at_once(engine, pictures, fake):
+    engine.add([*images(pictures), *texts(fake)])
+    found = {hit.id for hit in engine.search("red", want="Find whatever is like this.", k=2)}
+    assert found == {"red", "t-red"}
+    own = engine.search(Query(text="red", want=IMAGE, instruction="Find a picture."), k=1)
+    assert own[0].id == "red"
+
+
+def test_an_unknown_wish_is_refused(engine):
+    with pytest.raises(BadInput, match="unknown modality"):
+        engine.search("red", want="video")
+
+
+def test_a_batch_gives_what_single_searches_give(engine, pictures, fake):
+    engine.add([*images(pictures), *texts(fake)])
+    queries = ["red", pictures / "blue.png", Query(text="green", want=TEXT)]
+    single = [engine.search(query, k=3) for query in queries]
+    batch = engine.search_batch(queries, k=3)
+    assert [[hit.id for hit in hits] for hits in batch] == [[hit.id for hit in hits] for hits in single]
+    assert engine.search_batch([]) == []
+
+
+def test_reopening_loads_the_model_only_when_it_is_needed(tmp_path, model, pictures, monkeypatch):
+    with Engine.create(tmp_path / "index", model) as engine:
+        engine.add(images(pictures))
+        expected = engine.search("red", want="image")
+    loaded = []
+    monkeypatch.setattr("genius.engine.load_model", lambda name, device: loaded.append(name) or model)
+    with Engine.open(tmp_path / "index") as engine:
+        assert engine.stats()["items"] == 10 and engine.remove(["blue"]) == 1
+        assert loaded == []
+        assert [h.id for h in engine.search("red", want="image")] == [
+            h.id for h in expected if h.id != "blue"
+        ]
+        assert loaded == ["fake"]
+
+
+def test_another_model_is_refused(tmp_path, fake):
+    Engine.create(tmp_path / "index", fake.FakeModel(seed=1)).close()
+    with pytest.raises(IndexMismatch, match="genius index PATH --to NEW_FOLDER --model fake"):
+        Engine.open(tmp_path / "index", model=fake.FakeModel(seed=2))
+
+
+def test_delta_generation_and_removal_answer_as_one_pool(engine, pictures, fake):
+    engine.add(images(pictures)[:5])
+    engine.compact()
+    engine.add(images(pictures)[5:])
+    before = [hit.id for hit in engine.search("red", want="image")]
+    engine.remove(["red"])
+    assert [hit.id for hit in engine.search("red", want="image")] == before[1:]
+    engine.compact()
+    assert [hit.id for hit in engine.search("red", want="image")] == before[1:]
+    engine.add(images(pictures))
+    assert [hit.id for hit in engine.search("red", want="image")] == before
+
+
+def test_an_interrupted_run_goes_on_where_it_was(engine, pictures, model):
+    """Old files are known by their stamp: they are not even opened; fresh ones by their hash."""
+    old = time.time() - 3600
+    for file in pictures.glob("*.png"):
+        os.utime(file, (old, old))
+
+    def until_killed():
+        yield from images(pictures)[:6]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.add(until_killed())
+    assert engine.stats()["items"] == 0  # the batch in flight is dropped
+    engine.add(images(pictures)[:6])
+    assert model.encoded == 6
+    again = engine.add(images(pictures))
+    assert (again.added, again.unchanged + again.updated) == (4, 6)
+    assert model.encoded == 10
+
+
+def settle(engine, monkeypatch):
+    """Make the engine believe that files were read long after they were last touched."""
+    monkeypatch.setattr("genius.store.records.SETTLED_NS", -(10**18))
+
+
+def test_unchanged_files_are_not_opened_again(engine, pictures, model, monkeypatch):
+    settle(engine, monkeypatch)
+    engine.add(images(pictures))
+    monkeypatch.setattr("genius.pool.intake.open_image", lambda *a, **k: pytest.fail("was opened"))
+    monkeypatch.setattr(Path, "read_bytes", lambda self: pytest.fail("was read"))
+    assert engine.add(images(pictures)).unchanged == 10
+
+
+def test_metadata_and_place_change_without_encoding(engine, pictures, model, tmp_path):
+    engine.add(images(pictures))
+    moved = pictures.rename(tmp_path / "elsewhere")
+    changed = [Item(file.stem, image=file, meta={"new": True}) for file in moved.glob("*.png")]
+    result = engine.add(changed)
+    assert (result.updated, model.encoded) == (10, 10)
+    hit = engine.search("red", want="image", k=1)[0]
+    assert (hit.meta, hit.path) == ({"new": True}, str(moved / "red.png"))
+
+
+def test_a_changed_modality_or_text_is_encoded_again(engine, pictures, model):
+    engine.add([Item("x", text="red")])
+    engine.add([Item("x", image=pictures / "blue.png")])
+    assert engine.search("blue", want="image", k=1)[0].id == "x"
+    assert engine.search("red", want="text") == []
+    engine.add([Item("x", image=pictures / "blue.png", text="sky")])
+    assert engine.stats()["modalities"] == {"image": 0, "text": 0, "pair": 1}
+    assert model.encoded == 3
+
+
+def test_images_as_bytes_and_objects_keep_a_thumbnail(engine, pictures):
+    data = (pictures / "red.png").read_bytes()
+    engine.add([Item("bytes", image=data), Item("object", image=Image.new("RGB", (900, 300), "blue"))])
+    engine.add([Item("file", image=pictures / "green.png")])
+    assert engine.add([Item("bytes", image=data)]).unchanged == 1
+    for id, colour in (("bytes", (254, 0, 0)), ("object", (0, 0, 254)), ("file", (0, 128, 1))):
+        small = engine.thumbnail(id)
+        assert small is not None and small.startswith(b"\xff\xd8")
+        with Image.open(__import__("io").BytesIO(small)) as opened:
+            assert max(opened.size) <= 256
+            np.testing.assert_allclose(opened.getpixel((3, 3)), colour, atol=6)
+    assert engine.thumbnail("nobody") is None
+
+
+def test_bad_items_cost_only_themselves(engine, pictures, tmp_path):
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"\x89PNG\r\n\x1a\nnothing more")
+    items = [
+        Item("broken", image=broken),
+        Item("missing", image=tmp_path / "nowhere.png"),
+        Item("empty", text="   "),
+        Item("", text="no id"),
+        Item("bad\nid", text="line break"),
+        Item("meta", text="red", meta={"x": object()}),
+        Item("good", image=pictures / "red.png"),
+    ]
+    result = engine.add(items)
+    assert (result.added, result.report.skipped) == (1, 6)
+    assert all(reason for _, reason in result.report.names)
+    assert engine.search("red", want="image")[0].id == "good"
+
+
+def test_a_batch_that_fails_is_tried_one_by_one(engine, model, monkeypatch):
+    embed = model.embed_items
+
+    def picky(images, texts):
+        if "poison" in texts:
+            raise RuntimeError("cannot encode poison")
+        return embed(images, texts)
+
+    monkeypatch.setattr(model, "embed_items", picky)
+    result = engine.add([Item("a", text="red"), Item("b", text="poison"), Item("c", text="blue")])
+    assert (result.added, result.report.skipped) == (2, 1)
+    assert result.report.names[0].name == "b" and "poison" in result.report.names[0].reason
+
+
+def test_a_bad_query_is_refused(engine, tmp_path):
+    with pytest.raises(BadInput, match="neither image nor text"):
+        engine.search("  ")
+    with pytest.raises(BadImage, match="no such file"):
+        engine.search(tmp_path / "nowhere.png")
+    with pytest.raises(BadInput, match="k 0"):
+        engine.search("red", k=0)
+
+
+def test_pruning_takes_out_what_its_source_no_longer_has(engine, pictures, fake):
+    engine.add(images(pictures), source=str(pictures))
+    engine.add(texts(fake), source="elsewhere")
+    keep = {item.id for item in images(pictures)} - {"red", "blue"}
+    assert engine.prune(str(pictures), keep) == 2
+    assert engine.stats()["items"] == 18
+
+
+def test_a_damaged_cache_is_mended_while_searching(engine, pictures):
+    engine.add(images(pictures))
+    engine.compact()
+    expected = [hit.id for hit in engine.search("red", want="image")]
+    file = engine.index.folder / "generation-000001" / "vectors.bin"
+    data = bytearray(file.read_bytes())
+    data[10] ^= 1
+    file.write_bytes(data)
+    engine.close()
+    with Engine.open(engine.index.folder, model=engine.model) as reopened:
+        assert [hit.id for hit in reopened.search("red", want="image")] == expected
+        assert reopened.stats()["generation"] == 2
+
+
+def test_level_zero_may_be_something_else_than_the_modality(tmp_path, fake, pictures):
+    model = fake.FakeModel()
+    model.modality_codes = {}
+    model.codes = lambda parts, modalities: np.zeros((len(modalities), 5), np.uint16)
+    with Engine.create(tmp_path / "index", model) as engine:
+        engine.add([*images(pictures), *texts(fake)])
+        engine.compact()
+        engine.remove(["green"])
+        assert {hit.modality for hit in engine.search("red", want="text")} == {TEXT}
+        assert len(engine.search("red", want="image", k=20)) == 9
+        assert {hits.id for hits in engine.search("something red", k=2)} == {"red", "t-red"}
+
+
+def test_the_decoder_generates_the_same_pool(tmp_path, fake, pictures):
+    """With few items every one is reached, so generating finds what there is; vectors then rank it."""
+    torch = pytest.importorskip("torch")
+    from genius.decode.model import Decoder, DecoderShape
+
+    torch.manual_seed(0)
+    model = fake.FakeModel()
+    shape = DecoderShape(48, fake.SIZES, layers=1, width=16, heads=2, head_width=8, feed_forward=16, prefix=2)
+    model.decoder = Decoder(shape).eval().requires_grad_(False)
+    with Engine.create(tmp_path / "index", model) as engine:
+        engine.add(images(pictures))
+        engine.compact()
+        engine.add(texts(fake))
+        for way in ("generate", "both"):
+            assert engine.search("red", want="image", search=way)[0].id == "red"
+            assert len(engine.search("red", want="image", search=way, rerank="none", k=50)) == 10
