@@ -199,7 +199,7 @@ def test_stops_by_itself_once_few_items_are_left(decoder: Decoder) -> None:
     assert scorer.state.level < len(SIZES) - 1  # all levels would have taken it to the last one
     fewer = pool(12)  # so few that the modality is the only code to choose
     scorer = DecoderScorer(decoder, queries(4))
-    beam_search(scorer, forest(fewer), 4, 8)
+    beam_search(scorer, forest(fewer), 4, 12)
     assert scorer.state.level == 1
 
 

@@ -91,12 +91,13 @@ def beam_search(
 ) -> list[list[Leaves]]:
     """Items and their scores, for each trie of the forest and each query of the batch.
 
-    The beam keeps `beam` prefixes a level. It ends after `stop` levels (level 0 counts; the number of levels
-    is the paper's search) or, by default, as soon as no query has more than `leaves` items under its beams
-    (2 per beam). The remaining codes of those are scored too, unless `suffixes` is false: then the score is
-    that of the prefix. `modalities` (batch, sizes[0]) says which codes of level 0 a query may use.
+    The beam keeps `beam` prefixes a level. It ends after `stop` levels (level 0 counts) or, by default, once
+    no query has more than `leaves` items under its beams. The remaining codes of those are scored too, unless
+    `suffixes` is false: then the score is that of the prefix. With no more leaves than beams, the
+    default, nothing could have been dropped at the levels below: the answer is that of the full search of the
+    paper. `modalities` (batch, sizes[0]) says which codes of level 0 a query may use.
     """
-    most = 2 * beam if leaves is None else leaves
+    most = beam if leaves is None else leaves
     frontier = forest.root(batch)
     scores = torch.zeros(batch, 1, device=forest.device)
     for level in range(1, len(forest.sizes) + 1):

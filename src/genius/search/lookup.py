@@ -46,13 +46,13 @@ class Tables:
         every = np.asarray(z, dtype=np.float32) @ self.vectors.T
         return [[row[level] for level in self.levels] for row in every]
 
-
-def similarity(tables: Sequence[Floats], codes: NDArray[np.uint16]) -> Floats:
-    """<z_q, sum of code vectors> of items with these codes (n, levels), from the query's tables."""
-    total = tables[0].take(codes[:, 0])
-    for level in range(1, codes.shape[1]):
-        total += tables[level].take(codes[:, level])
-    return total
+    def similarity(self, z: Floats, codes: NDArray[np.uint16]) -> Floats:
+        """<z, sum of code vectors> of one query `z` (dim,) with items of these codes (n, levels)."""
+        places = codes + np.array([level.start for level in self.levels])  # int64
+        if places.size < len(self.vectors):  # few items: read their code vectors only
+            products = self.vectors.take(places.ravel(), axis=0) @ z
+            return np.asarray(products.reshape(places.shape).sum(1))
+        return np.asarray((self.vectors @ z).take(places).sum(1))
 
 
 def lookup(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from genius.search.leaves import Floats, Leaves
-from genius.search.lookup import lookup, similarity
+from genius.search.lookup import Tables, lookup
 from genius.search.segment import Segment
 from genius.search.trie import Bools, Ints, Trie
 
@@ -86,7 +86,7 @@ def by_both(
     pool: Sequence[Segment],
     decoder: Decoder,
     z: Floats,
-    tables: Sequence[Sequence[Floats]],
+    tables: Tables,
     generated: PerSegment,
     looked_up: PerSegment,
     *,
@@ -107,7 +107,7 @@ def by_both(
             decoded = np.concatenate([a.scores, scores[query]])
             order = np.argsort(positions)
             positions = positions[order]
-            similar = similarity(tables[query], segment.trie.codes(positions))
+            similar = tables.similarity(z[query], segment.trie.codes(positions))
             total = decoded[order] + np.float32(weight) * similar
             rows.append(Leaves(positions, total, a.beams + b.beams, a.touched + b.touched))
         found.append(rows)

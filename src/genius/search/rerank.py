@@ -9,7 +9,7 @@ With a fusion weight w, the score of the search has its say too: similarity + w 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 
 from genius.errors import BadInput
 from genius.search.leaves import Floats, Leaves
-from genius.search.lookup import similarity
+from genius.search.lookup import Tables
 from genius.search.trie import Ints, Trie
 
 Fetch = Callable[[Ints], NDArray[Any]]  # item rows -> their vectors phi (n, dim), unit length, any float type
 
 
-def by_codes(trie: Trie, leaves: Leaves, tables: Sequence[Floats], fusion: float = 0.0) -> Leaves:
-    """The same items, scored by what their codes stand for."""
-    similar = similarity(tables, trie.codes(leaves.positions))
+def by_codes(trie: Trie, leaves: Leaves, tables: Tables, z: Floats, fusion: float = 0.0) -> Leaves:
+    """The same items, scored by what their codes stand for, for the query `z` (dim,)."""
+    similar = tables.similarity(z, trie.codes(leaves.positions))
     return leaves.rescored(_fused(similar, leaves, fusion))
 
 

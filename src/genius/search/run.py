@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from genius.decode.model import Decoder
 
 LOOKUP_LEAVES = 32  # per beam: their codes are read and added up
-DECODER_LEAVES = 2  # per beam: each takes a part of a decoder pass
 FETCHED = 8  # per beam: the vector of each is read
 
 
@@ -34,8 +33,8 @@ class Options:
     rerank: Literal["none", "codes", "vectors"] = "none"
     beam: int = 50
     k: int = 10
-    stop: int | None = None  # levels to search; None: until few items are left; all of them: the paper's way
-    leaves: int | None = None  # how many are few; None: 32 per beam, 2 where the decoder has to score them
+    stop: int | None = None  # levels to search; None: until few items are left
+    leaves: int | None = None  # how many are few; None: 32 per beam, 1 where the decoder has to score them
     fetched: int | None = None  # items whose vectors are read, the best by search score; None: 8 per beam
     weight: float = 1.0  # of the lookup score beside the decoder's, for `both`
     fusion: float = 0.0  # of the search score beside the similarity, when re-ranking
@@ -82,15 +81,14 @@ class Searcher:
         pool = [s if mask is None else s.restricted(mask) for s in segments if s.trie.items]
         if not len(z) or not pool:
             return [Found.none(len(self.tables.sizes)) for _ in z]
-        tables = self.tables.of(z)
-        found = self._find(pool, z, tables, self._wanted(modalities, len(z)), options)
+        found = self._find(pool, z, self._wanted(modalities, len(z)), options)
         answers = []
-        for query, own in enumerate(tables):
+        for query in range(len(z)):
             parts = []
             for segment, leaves in zip(pool, found, strict=True):
                 best = leaves[query]
                 if options.rerank == "codes":
-                    best = by_codes(segment.trie, best, own, options.fusion)
+                    best = by_codes(segment.trie, best, self.tables, z[query], options.fusion)
                 elif options.rerank == "vectors":
                     best = self._by_vectors(segment, best, query, phi, fetch, options)
                 parts.append(rank(segment.trie, best, options.k))
@@ -101,7 +99,6 @@ class Searcher:
         self,
         pool: Sequence[Segment],
         z: Floats,
-        tables: Sequence[Sequence[Floats]],
         wanted: Bools | None,
         options: Options,
     ) -> PerSegment:
@@ -109,11 +106,12 @@ class Searcher:
         beam, device = options.beam, self.device
         cheap = max(options.leaves or LOOKUP_LEAVES * beam, options.k)
         if options.method == "lookup":
+            tables = self.tables.of(z)
             return by_lookup(pool, tables, wanted, beam=beam, leaves=cheap, stop=options.stop, device=device)
         if self.decoder is None:
             raise BadInput("this model has no decoder: search with lookup, or train one")
         suffixes = options.method == "both" or options.rerank == "none" or options.fusion != 0.0
-        dear = max(options.leaves or DECODER_LEAVES * beam, options.k) if suffixes else cheap
+        dear = (options.leaves or beam) if suffixes else cheap
         generated = by_decoder(
             pool,
             self.decoder,
@@ -127,12 +125,13 @@ class Searcher:
         )
         if options.method == "generate":
             return generated
+        tables = self.tables.of(z)
         looked_up = by_lookup(pool, tables, wanted, beam=beam, leaves=cheap, stop=None, device=device)
         most = max(beam, options.k)
         shorter = [
             [[leaves.best(most) for leaves in part] for part in found] for found in (generated, looked_up)
         ]
-        return by_both(pool, self.decoder, z, tables, *shorter, weight=options.weight, device=device)
+        return by_both(pool, self.decoder, z, self.tables, *shorter, weight=options.weight, device=device)
 
     def _by_vectors(
         self,
