@@ -74,9 +74,9 @@ def test_positives_and_instructions_are_drawn_evenly():
     assert 70 < seen["text", 0, 2] < 130
 
 
-def test_is_positive_knows_all_positives():
+def test_are_positive_knows_all_positives():
     pairs = small()
-    found = pairs.is_positive(torch.tensor([3, 1, 2]), torch.arange(5))
+    found = pairs.are_positive(torch.tensor([[3], [1], [2]]), torch.arange(5))
     assert found.tolist() == [
         [False, False, False, False, True],
         [False, True, True, False, False],

@@ -60,12 +60,14 @@ def start_codebooks(
     """Fill the codebooks from a sample z (n, dim) of known modality (n,); returns the sample's codes.
 
     Level 0 gets the mean of each modality, every further level k-means of what is left. Levels that share
-    a codebook each put in their part of it.
+    a codebook each put in their part of it. A classifier starts from discriminant analysis.
     """
     residual = z.to(quantizer.vectors)
     codes = []
     if quantizer.first:
-        if quantizer.modality != "classifier":  # there nothing is subtracted: its rows stay zero
+        if quantizer.classifier is not None:  # nothing is subtracted: the rows of level 0 stay zero
+            _start_classifier(quantizer.classifier, residual, modality)
+        else:
             for number, vector in enumerate(quantizer.codebook(0)):
                 members = residual[modality == number]
                 vector.copy_(members.mean(0) if len(members) else residual.mean(0))
@@ -85,6 +87,18 @@ def start_codebooks(
         codes.append(code)
         residual = residual - book[code]
     return torch.stack(codes, dim=1)
+
+
+def _start_classifier(classifier: nn.Linear, z: Tensor, modality: Tensor) -> None:
+    """Linear discriminant analysis: the best classifier if the modalities differ by their means alone."""
+    kinds = torch.nn.functional.one_hot(modality, classifier.out_features).to(z)
+    means = kinds.T @ z / kinds.sum(0).clamp(min=1)[:, None]  # (modalities, dim)
+    within = z - means[modality]
+    spread = within.T @ within / len(z)
+    spread += 1e-2 * spread.diagonal().mean() * torch.eye(len(spread), device=z.device)
+    weight = torch.linalg.solve(spread, means.T).T
+    classifier.weight.copy_(weight)
+    classifier.bias.copy_((weight * means).sum(1) / -2)
 
 
 def nearest_in_chunks(x: Tensor, book: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from genius.errors import BadInput
+from genius.errors import BadInput, TrainingStopped
 from genius.quantize.codebooks import MovingAverage, start_codebooks
 from genius.quantize.health import LEAST_PURITY, Health, measure
 from genius.quantize.losses import agreement_loss, contrastive_loss, residual_loss
@@ -127,8 +127,8 @@ def make_step(
         batch = pairs.sample(number, plan.batch, seed)
         query, item = batch.query[batch.part], batch.item[batch.part]
         parts = zip(pairs.query_parts(query, batch.text[batch.part]), pairs.item_parts(item), strict=True)
-        z = fuse(*(torch.cat(both) for both in parts))  # queries, then items, (2n, dim)
-        modality = pairs.item_modality[item].repeat(2)  # a query asks for the modality of its target
+        z = fuse(*(torch.stack(both, dim=1).flatten(0, 1) for both in parts))  # query, its item, …: (2n, dim)
+        modality = pairs.item_modality[item].repeat_interleave(2)  # a query asks for that of its target
         with torch.autocast(z.device.type, enabled=False):
             codes = residual.encode(z.detach(), modality)
             partial = residual.partial_sums(codes)
@@ -152,25 +152,34 @@ def stage_losses(
 ) -> dict[str, Tensor]:
     """The losses of eq. 8 by name, `loss` being their weighted sum; a loss with weight 0 is left out.
 
-    z (2n, dim) and the quantized vectors after each level, partial (2n, levels, dim): queries, then items.
+    z (2n, dim) and the quantized vectors after each level, partial (2n, levels, dim): in both, a query and
+    its item take turns.
     """
-    query, item = z.chunk(2)
+    query, item = z[0::2], z[1::2]
     losses: dict[str, Tensor] = {}
     if objective.contrastive:
         losses["contrastive"] = contrastive_loss(query, item, objective.temperature, positive)
     if objective.residual:
         losses["residual"] = residual_loss(z, partial)
     if objective.agreement:
-        losses["agreement"] = agreement_loss(query, item, *partial[:, -1].chunk(2))
+        losses["agreement"] = agreement_loss(query, item, partial[0::2, -1], partial[1::2, -1])
     weighted = [getattr(objective, name) * value for name, value in losses.items()]
     return {"loss": torch.stack(weighted).sum(), **losses}
 
 
 def health_of(quantizer: Quantizer, pairs: Pairs, seed: int = 0) -> Health:
-    """The health of the items' codes (of a sample, if there are many), with the agreement of the queries."""
+    """The health of the items' codes (of a sample, if there are many), with the agreement of the queries.
+
+    Raises TrainingStopped if z is no unit vector.
+    """
     items = _sample(pairs.items, HEALTH_SAMPLE, pairs.device, seed, "health items")
     queries = _sample(pairs.queries, HEALTH_SAMPLE, pairs.device, seed, "health queries")
     z, modality = fuse_items(quantizer, pairs, items), pairs.item_modality[items]
+    shortest = float(z.norm(dim=1).min())
+    if not shortest > 0.99:  # a sum that overflows is normalised to zero, which looks like any finite value
+        raise TrainingStopped(
+            f"{NAME}: z of length {shortest} instead of 1, the fusion blew up; lower the rate"
+        )
     codes = quantizer.encode(z, modality)
     targets = pairs.positive[pairs.positive_start[queries]]
     wanted = pairs.item_modality[targets]
@@ -192,6 +201,8 @@ def _start(stage: Stage, pairs: Pairs, batch: int, sample: int, seed: int) -> No
     items = _sample(pairs.items, (sample + 1) // 2, pairs.device, seed, "k-means items")
     queries = _sample(pairs.queries, sample - len(items), pairs.device, seed, "k-means queries")
     z = torch.cat([fuse_items(quantizer, pairs, items), fuse_queries(quantizer, pairs, queries)])
+    if not bool(z.isfinite().all()):
+        raise TrainingStopped(f"{NAME}: NaN or Inf in z before step 1: the weights it starts from are spoilt")
     modality = torch.cat([pairs.item_modality[items], pairs.wanted[queries]])
     codes = start_codebooks(quantizer.residual, z, modality, generator_for(pairs.device, seed, "k-means"))
     stage.moving.start(quantizer.residual, codes, 2 * batch)

@@ -1,0 +1,163 @@
+import pytest
+import torch
+
+from genius.quantize.codebooks import MovingAverage, kmeans, start_codebooks
+from genius.quantize.refine import refine
+from genius.quantize.residual import ResidualQuantizer
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def clustered(n: int = 600, dim: int = 8, clusters: int = 12, noise: float = 0.05):
+    """Unit vectors around a few centres, with a modality that shifts them."""
+    centres = torch.randn(clusters, dim, generator=generator(1))
+    shift = torch.randn(3, dim, generator=generator(2))
+    modality = torch.arange(n) % 3
+    z = centres[torch.randint(clusters, (n,), generator=generator(3))] + shift[modality]
+    z = z + noise * torch.randn(n, dim, generator=generator(4))
+    return torch.nn.functional.normalize(z, dim=1), modality
+
+
+def error(quantizer, z, modality, beam=1) -> float:
+    return float((z - quantizer.decode(quantizer.encode(z, modality, beam))).square().sum(1).mean())
+
+
+def test_kmeans_finds_separate_clusters():
+    centres = torch.randn(20, 8, generator=generator(5)) * 5
+    x = (centres[:, None] + 0.01 * torch.randn(20, 30, 8, generator=generator(6))).flatten(0, 1)
+    found = kmeans(x, 20, generator())
+    assert torch.cdist(centres, found).min(1).values.max() < 0.02
+
+
+def test_kmeans_is_repeatable_and_takes_fewer_vectors_than_centres():
+    x = torch.randn(50, 4, generator=generator())
+    assert torch.equal(kmeans(x, 8, generator(7)), kmeans(x, 8, generator(7)))
+    few = kmeans(x[:3], 8, generator())
+    assert few.shape == (8, 4)
+    assert torch.isfinite(few).all()
+    same = kmeans(x[:1].expand(9, 4), 4, generator())
+    torch.testing.assert_close(same, x[:1].expand(4, 4))
+
+
+def test_start_puts_modality_means_at_level_zero_and_each_level_lowers_the_error():
+    z, modality = clustered()
+    quantizer = ResidualQuantizer(8, (3, 16, 16, 16))
+    codes = start_codebooks(quantizer, z, modality, generator())
+    for code in range(3):
+        torch.testing.assert_close(quantizer.codebook(0)[code], z[modality == code].mean(0))
+    assert torch.equal(codes, quantizer.encode(z, modality))
+    left = (z[:, None] - quantizer.partial_sums(codes)).square().sum(2).mean(0).tolist()
+    assert left == sorted(left, reverse=True)
+    assert left[-1] < 0.1 * left[0]
+
+
+def test_start_of_the_other_ways():
+    z, modality = clustered()
+    classified = ResidualQuantizer(8, (3, 16), modality="classifier")
+    start_codebooks(classified, z, modality, generator())
+    assert not classified.codebook(0).any()
+    assert (classified.encode(z)[:, 0] == modality).float().mean() > 0.9  # it knows the modality at once
+    plain = ResidualQuantizer(8, (16, 16), modality="none")
+    assert start_codebooks(plain, z, modality, generator()).shape == (600, 2)
+    shared = ResidualQuantizer(8, (3, 16, 16), shared=True)
+    start_codebooks(shared, z, modality, generator())
+    lengths = shared.codebook(1).norm(dim=1)
+    assert lengths[:8].mean() > 2 * lengths[8:].mean()  # the second half holds the finer level
+
+
+def test_moving_average_by_hand():
+    quantizer = ResidualQuantizer(1, (3, 2))
+    quantizer.vectors.copy_(torch.tensor([[0.0], [0.0], [0.0], [1.0], [-1.0]]))
+    moving = MovingAverage(quantizer, decay=0.9, dead_below=0.0)
+    codes = torch.tensor([[0, 0], [0, 0], [0, 1], [0, 1]])
+    moving.start(quantizer, codes, batch=4)
+    assert moving.count.tolist() == [4, 0, 0, 2, 2]
+    residual = torch.tensor([[[0.0], [2.0]], [[0.0], [1.0]], [[0.0], [3.0]], [[0.0], [-1.0]]])
+    moving.update(quantizer, residual, torch.tensor([[0, 0], [0, 0], [0, 0], [0, 1]]), generator())
+    # code 0: count 0.9 * 2 + 0.1 * 3, total 0.9 * 2 + 0.1 * 6; code 1: 1.8 + 0.1, -1.8 - 0.1
+    torch.testing.assert_close(moving.count[3:], torch.tensor([2.1, 1.9]))
+    torch.testing.assert_close(quantizer.codebook(1), torch.tensor([[2.4 / 2.1], [-1.0]]))
+    assert quantizer.codebook(0).tolist() == [[0.0], [0.0], [0.0]]  # unseen modalities keep their vectors
+
+
+def test_moving_averages_follow_vectors_that_move():
+    z, modality = clustered()
+    quantizer = ResidualQuantizer(8, (3, 16, 16))
+    codes = start_codebooks(quantizer, z, modality, generator())
+    moving = MovingAverage(quantizer, decay=0.9, dead_below=2.0)
+    moving.start(quantizer, codes, batch=len(z))
+    turned = z.roll(1, dims=1)
+    before = error(quantizer, turned, modality)
+    for step in range(40):
+        codes = quantizer.encode(turned, modality)
+        residual = (
+            turned[:, None] - torch.nn.functional.pad(quantizer.partial_sums(codes), (0, 0, 1, 0))[:, :-1]
+        )
+        moving.update(quantizer, residual, codes, generator(step))
+    assert error(quantizer, turned, modality) < before / 5
+
+
+def test_dead_codes_are_revived_but_never_at_level_zero():
+    z, modality = clustered()
+    quantizer = ResidualQuantizer(8, (3, 16))
+    quantizer.codebook(1)[1:] = 100.0  # nobody will ever choose these
+    moving = MovingAverage(quantizer, decay=0.5, dead_below=2.0)
+    images = torch.zeros_like(modality)
+    for step in range(20):
+        codes = quantizer.encode(z, images)
+        residual = z[:, None] - torch.nn.functional.pad(quantizer.partial_sums(codes), (0, 0, 1, 0))[:, :-1]
+        moving.update(quantizer, residual, codes, generator(step))
+    codes = quantizer.encode(z, images)
+    assert len(codes[:, 1].unique()) == 16
+    assert not quantizer.codebook(0)[1:].any()
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_refinement_lowers_the_error_for_new_vectors_too(beam):
+    z, modality = clustered(1200, noise=0.3)
+    seen, new = (z[:900], modality[:900]), (z[900:], modality[900:])
+    quantizer = ResidualQuantizer(8, (3, 16, 16, 16))
+    start_codebooks(quantizer, *seen, generator())
+    before = [error(quantizer, *part, beam) for part in (seen, new)]
+    errors = refine(quantizer, *seen, rounds=6, beam=beam)
+    after = [error(quantizer, *part, beam) for part in (seen, new)]
+    assert errors[0] == pytest.approx(before[0], rel=1e-5)
+    assert after[0] == pytest.approx(min(errors), rel=1e-5)
+    assert after[0] < 0.97 * before[0]
+    assert after[1] < before[1]
+
+
+def test_refinement_employs_idle_codes_and_repeats():
+    z, modality = clustered()
+    vectors = []
+    for _ in range(2):
+        quantizer = ResidualQuantizer(8, (3, 16, 16))
+        start_codebooks(quantizer, z, modality, generator())
+        quantizer.codebook(2)[4:] = 100.0
+        refine(quantizer, z, modality, rounds=8, beam=2, seed=3)
+        vectors.append(quantizer.vectors)
+    assert torch.equal(*vectors)
+    assert len(quantizer.encode(z, modality, 2)[:, 2].unique()) > 12
+
+
+@pytest.mark.parametrize("way", ["nearest", "classifier", "none"])
+def test_refinement_leaves_the_modality_alone(way):
+    z, modality = clustered()
+    sizes = (16, 16) if way == "none" else (3, 16, 16)
+    quantizer = ResidualQuantizer(8, sizes, modality=way)
+    start_codebooks(quantizer, z, modality, generator())
+    before, codes = quantizer.codebook(0).clone(), quantizer.encode(z)
+    refine(quantizer, z, rounds=4)
+    if way != "none":
+        assert torch.equal(quantizer.codebook(0), before)
+        assert torch.equal(quantizer.encode(z)[:, 0], codes[:, 0])
+
+
+def test_refinement_of_shared_codebooks():
+    z, modality = clustered()
+    quantizer = ResidualQuantizer(8, (3, 16, 16), shared=True)
+    start_codebooks(quantizer, z, modality, generator())
+    errors = refine(quantizer, z, modality, rounds=5, beam=2)
+    assert min(errors) < errors[0]

@@ -1,0 +1,79 @@
+import math
+
+import pytest
+import torch
+
+from genius.quantize.losses import agreement_loss, contrastive_loss, residual_loss, straight_through
+from genius.quantize.train import Objective, stage_losses
+
+Q = torch.tensor([[1.0, 0.0], [0.0, 2.0]])  # lengths do not matter: cosine
+C = torch.tensor([[3.0, 0.0], [1.0, 1.0]])
+H = math.sqrt(0.5)
+
+
+def test_contrastive_by_hand():
+    # cosines: q0: (1, H), q1: (0, H); temperature 0.5 doubles them
+    to_items = (math.log(1 + math.exp(2 * H - 2)) + math.log(1 + math.exp(0 - 2 * H))) / 2
+    to_queries = (math.log(1 + math.exp(0 - 2)) + math.log(1 + math.exp(2 * H - 2 * H))) / 2
+    loss = contrastive_loss(Q, C, 0.5)
+    assert float(loss) == pytest.approx((to_items + to_queries) / 2, rel=1e-6)
+
+
+def test_another_positive_is_no_negative():
+    positive = torch.tensor([[True, True], [False, True]])  # item 1 is a positive of query 0 too
+    to_items = (0.0 + math.log(1 + math.exp(0 - 2 * H))) / 2
+    to_queries = (math.log(1 + math.exp(0 - 2)) + 0.0) / 2
+    loss = contrastive_loss(Q, C, 0.5, positive)
+    assert float(loss) == pytest.approx((to_items + to_queries) / 2, rel=1e-6)
+
+
+def test_contrastive_is_exact_at_the_papers_temperature_under_autocast():
+    generator = torch.Generator().manual_seed(0)
+    q, c = (torch.randn(16, 8, generator=generator) for _ in range(2))
+    plain = contrastive_loss(q, c, 0.01)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(contrastive_loss(q, c, 0.01), plain)
+
+
+def test_residual_by_hand():
+    z = torch.tensor([[1.0, 2.0]], requires_grad=True)
+    partial = torch.tensor([[[1.0, 0.0], [0.5, 1.5]]], requires_grad=True)
+    loss = residual_loss(z, partial)
+    # (0, 2) and (0.5, 0.5): (4 + 0.25 + 0.25) / (2 levels * 2 dimensions)
+    assert float(loss.detach()) == pytest.approx(4.5 / 4)
+    loss.backward()
+    assert partial.grad is None  # sg: code vectors get no gradient
+    torch.testing.assert_close(z.grad, torch.tensor([[2 * 0.5 / 4, 2 * 2.5 / 4]]))
+
+
+def test_agreement_by_hand():
+    z_q, z_c = torch.zeros(1, 2, requires_grad=True), torch.zeros(1, 2, requires_grad=True)
+    loss = agreement_loss(z_q, z_c, torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 4.0]]))
+    # normalised: (1, 0) and (0, 1): (1 + 1) / 2 dimensions
+    assert float(loss.detach()) == pytest.approx(1.0)
+    loss.backward()
+    # d/da of mean((a/|a| - b)^2) at a = (2, 0), b = (0, 1): (I - aa'/|a|^2)/|a| (a/|a| - b) = (0, -1/2)
+    torch.testing.assert_close(z_q.grad, torch.tensor([[0.0, -0.5]]))
+    torch.testing.assert_close(z_c.grad, torch.tensor([[-0.25, 0.0]]))
+
+
+def test_straight_through():
+    z = torch.tensor([1.0, 2.0], requires_grad=True)
+    out = straight_through(z, torch.tensor([5.0, 7.0]))
+    assert out.tolist() == [5.0, 7.0]
+    (out * torch.tensor([3.0, 4.0])).sum().backward()
+    assert z.grad.tolist() == [3.0, 4.0]
+
+
+def test_equation_8_and_its_switches():
+    z = torch.nn.functional.normalize(torch.tensor([[1.0, 0.2], [1.0, 0.1], [0.3, 1.0], [0.0, 1.0]]), dim=1)
+    partial = torch.stack([z * 0.5, z * 0.9], dim=1)
+    every = stage_losses(z, partial, Objective(temperature=0.1))
+    parts = [every[name] for name in ("contrastive", "residual", "agreement")]
+    assert float(every["loss"]) == pytest.approx(float(parts[0] + 100 * parts[1] + 100 * parts[2]), rel=1e-6)
+    # (0.5 z)^2 and (0.1 z)^2 over two dimensions and two levels
+    assert float(every["residual"]) == pytest.approx((0.25 + 0.01) / 4, rel=1e-5)
+    for name in ("contrastive", "residual", "agreement"):
+        others = stage_losses(z, partial, Objective(temperature=0.1, **{name: 0.0}))
+        assert name not in others
+        assert float(others["loss"]) < float(every["loss"])
