@@ -131,6 +131,8 @@ class DecoderTraining(Section):
     toward_query: float = Field(default=0.0, ge=0, le=1)  # soft targets measured from between item and query
     lookup_share: float = Field(default=0.0, ge=0, le=1)  # share of the order that lookup search would give
     lookup_temperature: float = Field(default=0.02, gt=0)
+    ranking: float = Field(default=0.0, ge=0)  # weight of the listwise term against nearest rivals
+    rivals: int = Field(default=15, ge=1)  # rivals of each query in the listwise term
     indexing: float = Field(default=0.0, ge=0, le=1)  # share of items that are their own query
     row_scale: float = Field(default=1.0, gt=0)  # size of the code rows at the start; released: 2.1
 

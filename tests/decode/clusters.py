@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from genius.decode.initial import fresh_decoder
 from genius.decode.model import Decoder, DecoderShape
+from genius.decode.rivals import Rivals
 from genius.decode.targets import Softness
 from genius.decode.train import Lesson, train_decoder
 from genius.quantize.codebooks import start_codebooks
@@ -89,7 +90,12 @@ def main(folder: str, dropout: str = "0", die_at: str = "-1") -> None:
             world.train,
             world.val,
             Plan(steps=30, batch=32, rate=3e-3, warmup=3, check_every=10),
-            Lesson(plain=0.3, soft=Softness(softness=0.3, hard_share=0.2), indexing=0.1),
+            Lesson(
+                plain=0.3,
+                soft=Softness(softness=0.3, hard_share=0.2),
+                indexing=0.1,
+                rivals=Rivals(0.5, 3, 200),
+            ),
             folder=Path(folder),
             seed=3,
             show=False,

@@ -17,8 +17,10 @@ from torch.nn import functional as F
 
 from genius.decode.initial import fresh_decoder
 from genius.decode.model import DecoderShape
+from genius.decode.rivals import Rivals
 from genius.decode.targets import Softness
-from genius.decode.train import Check, Lesson, QueryVectors, encode_items, train_decoder, validator
+from genius.decode.train import Check, Lesson, train_decoder, validator
+from genius.decode.vectors import QueryVectors, encode_items
 from genius.errors import BadInput, TrainingStopped
 from genius.quantize.codebooks import start_codebooks
 from genius.quantize.model import Quantizer
@@ -59,7 +61,13 @@ def test_loss_falls_and_hit_rate_rises(world: Any, tmp_path: Path, soft: Softnes
 
 
 @pytest.mark.parametrize(
-    "lesson", [Lesson("released"), Lesson("none", indexing=0.5), Lesson(soft=Softness())]
+    "lesson",
+    [
+        Lesson("released"),
+        Lesson("none", indexing=0.5),
+        Lesson(soft=Softness(hard_share=0.5)),
+        Lesson(soft=Softness(), rivals=Rivals(count=4, drawn=100), indexing=0.2),
+    ],
 )
 def test_every_lesson_runs(world: Any, tmp_path: Path, lesson: Lesson) -> None:
     plan = Plan(steps=40, batch=32, rate=3e-3, check_every=20)

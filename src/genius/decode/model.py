@@ -173,11 +173,13 @@ class Decoder(nn.Module):
     def forward(self, z: Tensor, codes: Tensor) -> list[Tensor]:
         """Logits of each level given the true codes before it: (batch, sizes[level]) per level.
 
-        `z` (batch, dim), `codes` (batch, levels); the last level's codes are not read.
+        `z` (batch, dim), `codes` (batch, levels); the last level's codes are not read. With n sequences for
+        each query, `codes` (batch, n, levels), the logits are (batch, n, sizes[level]).
         """
-        hidden = self._teach(z, codes[:, None].long())[:, 0] * self.shape.width**-0.5
-        tables = self._tables()
-        return [F.linear(hidden[:, level], table) for level, table in enumerate(tables)]
+        several = codes.long() if codes.ndim == 3 else codes[:, None].long()
+        hidden = (self._teach(z, several) * self.shape.width**-0.5).unbind(2)
+        logits = [F.linear(rows, table) for rows, table in zip(hidden, self._tables(), strict=True)]
+        return logits if codes.ndim == 3 else [scores[:, 0] for scores in logits]
 
     @torch.no_grad()
     def score_codes(self, z: Tensor, codes: Tensor, from_level: int = 0) -> Tensor:

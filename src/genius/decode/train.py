@@ -7,7 +7,7 @@ query a fresh positive and a fresh instruction every time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,7 +17,9 @@ from torch import Tensor
 from genius.decode.augment import Augmentation, augment
 from genius.decode.model import Decoder
 from genius.decode.plain_beam import CodePool, best_items, hit_rates
+from genius.decode.rivals import Rivals, line_up, list_loss
 from genius.decode.targets import Softness, SoftTargets, level_losses, mean_nearest
+from genius.decode.vectors import QueryVectors, chunks, encode_items
 from genius.encode.weights import fingerprint_tensors
 from genius.errors import BadInput
 from genius.quantize.model import Quantizer
@@ -25,17 +27,16 @@ from genius.quantize.pairs import Pairs
 from genius.training.loop import Result, run
 from genius.training.schedule import Plan, generator_for
 
-ROWS_AT_ONCE = 16_384
-
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What the decoder is taught; the fields are those of the recipe's `decoder_training` table."""
+    """What the decoder is taught; the defaults are the paper's."""
 
     augmentation: Augmentation = "paper"
     alpha: float = 2.0  # Beta(alpha, alpha)
     plain: float = 0.0  # share of queries that are not augmented
     soft: Softness | None = None  # None: hard targets
+    rivals: Rivals | None = None  # None: no listwise term
     indexing: float = 0.0  # share of rows that are an item asking for itself
 
 
@@ -75,12 +76,12 @@ def train_decoder(
     quantizer.eval()
     item_z, item_codes = encode_items(quantizer, train)
     queries = QueryVectors(quantizer, train, resident_bytes)
-    loss = _loss_of(decoder, quantizer, item_z, item_codes, lesson.soft)
+    loss = _loss_of(decoder, quantizer, item_z, item_codes, lesson)
     if plan.compile:
         loss = _compiled(loss, train.device)
 
     def step(number: int) -> Mapping[str, Tensor]:
-        batch = train.sample(number, plan.batch, seed)
+        batch, rivals = train.sample(number, plan.batch, seed), lesson.rivals
         generator = generator_for(train.device, seed, "augment", number)
         item, z_query = batch.item, queries(batch.query, batch.text)
         if lesson.indexing:
@@ -90,8 +91,17 @@ def train_decoder(
             z_query = torch.where(own[:, None], item_z[item].float(), z_query)
         z_item = item_z[item].float()
         z = augment(z_query, z_item, lesson.augmentation, generator, lesson.alpha, lesson.plain)
-        levels = loss(z[batch.part], z_item[batch.part], item_codes[item][batch.part])
-        return {"loss": levels.mean(), "loss_0": levels[0], "loss_last": levels[-1]}
+        z, z_item, query, item = (rows[batch.part] for rows in (z, z_item, batch.query, item))
+        row, usable = item[:, None], torch.ones(len(item), 1, dtype=torch.bool, device=item.device)
+        if rivals is not None:
+            drawn = rivals.draw(train.items, generator)
+            row, usable = line_up(z, query, item, drawn, item_z, item_codes, train, rivals.count)
+        losses = loss(z, z_item, item_codes[row], usable)
+        levels = losses[: decoder.shape.levels]
+        figures = {"loss": levels.mean(), "loss_0": levels[0], "loss_last": levels[-1]}
+        if rivals is not None:
+            figures |= {"loss": figures["loss"] + rivals.weight * losses[-1], "ranking": losses[-1]}
+        return figures
 
     return run(
         "decoder",
@@ -111,47 +121,6 @@ def train_decoder(
     )
 
 
-@torch.no_grad()
-def encode_items(quantizer: Quantizer, pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """z (items, dim), narrow on CUDA, and codes (items, levels) of all items."""
-    z = torch.empty(pairs.items, quantizer.dim, dtype=_kept(pairs.device), device=pairs.device)
-    codes = torch.empty(pairs.items, quantizer.levels, dtype=torch.long, device=pairs.device)
-    for rows in _chunks(torch.arange(pairs.items, device=pairs.device), ROWS_AT_ONCE):
-        part = quantizer(*pairs.item_parts(rows))
-        z[rows], codes[rows] = part.to(z.dtype), quantizer.encode(part, pairs.item_modality[rows])
-    return z, codes
-
-
-class QueryVectors:
-    """z of a query under one of its instructions; fused once for every such pair if there is room."""
-
-    def __init__(self, quantizer: Quantizer, pairs: Pairs, resident_bytes: int) -> None:
-        self.quantizer, self.pairs = quantizer, pairs
-        owner = torch.arange(pairs.queries, device=pairs.device).repeat_interleave(
-            pairs.query_text_start.diff()
-        )
-        self.keys = torch.unique(owner * len(pairs.texts) + pairs.query_text)  # ascending
-        self.z: Tensor | None = None
-        kept = _kept(pairs.device)
-        if len(self.keys) * pairs.dim * kept.itemsize <= resident_bytes:
-            parts = [
-                self._fuse(key // len(pairs.texts), key % len(pairs.texts))
-                for key in _chunks(self.keys, ROWS_AT_ONCE)
-            ]
-            self.z = torch.cat([part.to(kept) for part in parts])
-
-    def __call__(self, query: Tensor, text: Tensor) -> Tensor:
-        """z (n, dim), float32, of query rows and the text rows drawn for them."""
-        if self.z is None:
-            return self._fuse(query, text)
-        return self.z[torch.searchsorted(self.keys, query * len(self.pairs.texts) + text)].float()
-
-    @torch.no_grad()
-    def _fuse(self, query: Tensor, text: Tensor) -> Tensor:
-        z: Tensor = self.quantizer(*self.pairs.query_parts(query, text))
-        return z
-
-
 def validator(
     decoder: Decoder, quantizer: Quantizer, val: Pairs, check: Check, precision: str = "float32"
 ) -> Callable[[], dict[str, float]]:
@@ -160,29 +129,34 @@ def validator(
     spread = torch.linspace(0, val.queries - 1, min(check.queries, val.queries), device=val.device)
     rows = spread.round().long()
     with torch.no_grad():
-        z = torch.cat([quantizer(*val.query_parts(part)) for part in _chunks(rows, ROWS_AT_ONCE)])
+        z = torch.cat([quantizer(*val.query_parts(part)) for part in chunks(rows)])
 
     def validate() -> dict[str, float]:
         with torch.autocast(val.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-            found = [best_items(decoder, pool, part, check.beam, 10) for part in _chunks(z, check.rows)]
+            found = [best_items(decoder, pool, part, check.beam, 10) for part in chunks(z, check.rows)]
         return hit_rates(val, rows, torch.cat(found))
 
     return validate
 
 
-Loss = Callable[[Tensor, Tensor, Tensor], Tensor]  # (query z, item z, item codes) -> loss of each level
+# (query z, item z, codes (batch, n, levels) with the item's own first, which of them count (batch, n))
+# -> the loss of each level and, with rivals, the listwise loss
+Loss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def _loss_of(decoder: Decoder, quantizer: Quantizer, z: Tensor, codes: Tensor, soft: Softness | None) -> Loss:
-    if soft is None:
-        return lambda z_query, z_item, code: level_losses(decoder(z_query, code), code)
-    books = quantizer.residual.codebooks()
-    nearest = mean_nearest(z, codes, books)
-    targets = SoftTargets(books, nearest, soft, first_level=quantizer.residual.first)
-    share = soft.hard_share
+def _loss_of(decoder: Decoder, quantizer: Quantizer, z: Tensor, codes: Tensor, lesson: Lesson) -> Loss:
+    soft, books = lesson.soft, quantizer.residual.codebooks()
+    first = quantizer.residual.first
+    targets = SoftTargets(books, mean_nearest(z, codes, books), soft, first_level=first) if soft else None
 
-    def loss(z_query: Tensor, z_item: Tensor, code: Tensor) -> Tensor:
-        return level_losses(decoder(z_query, code), code, targets(z_query, z_item, code), share)
+    def loss(z_query: Tensor, z_item: Tensor, codes: Tensor, usable: Tensor) -> Tensor:
+        logits = decoder(z_query, codes)
+        wanted = targets(z_query, z_item, codes[:, 0]) if targets else None
+        own = [scores[:, 0] for scores in logits]
+        levels = level_losses(own, codes[:, 0], wanted, soft.hard_share if soft else 0.0)
+        if lesson.rivals is None:
+            return levels
+        return torch.cat([levels, list_loss(logits, codes, usable)[None]])
 
     return loss
 
@@ -193,16 +167,8 @@ def _compiled(loss: Loss, device: torch.device) -> Loss:
         return torch.compile(loss, dynamic=False)
     fast = torch.compile(loss, dynamic=False, mode="reduce-overhead")
 
-    def replayed(z_query: Tensor, z_item: Tensor, code: Tensor) -> Tensor:
+    def replayed(*inputs: Tensor) -> Tensor:
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        return fast(z_query, z_item, code).clone()  # the graph's own output is overwritten by the next step
+        return fast(*inputs).clone()  # the graph's own output is overwritten by the next step
 
     return replayed
-
-
-def _kept(device: torch.device) -> torch.dtype:
-    return torch.float16 if device.type == "cuda" else torch.float32
-
-
-def _chunks(rows: Tensor, size: int) -> Iterator[Tensor]:
-    return (rows[start : start + size] for start in range(0, len(rows), size))

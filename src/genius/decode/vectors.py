@@ -1,0 +1,59 @@
+"""What stage 2 reads of the frozen quantizer: z of queries and items and the items' codes, made once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from genius.quantize.model import Quantizer
+from genius.quantize.pairs import Pairs
+
+ROWS_AT_ONCE = 16_384
+
+
+@torch.no_grad()
+def encode_items(quantizer: Quantizer, pairs: Pairs) -> tuple[Tensor, Tensor]:
+    """z (items, dim), narrow on CUDA, and codes (items, levels) of all items."""
+    z = torch.empty(pairs.items, quantizer.dim, dtype=_kept(pairs.device), device=pairs.device)
+    codes = torch.empty(pairs.items, quantizer.levels, dtype=torch.long, device=pairs.device)
+    for rows in chunks(torch.arange(pairs.items, device=pairs.device)):
+        part = quantizer(*pairs.item_parts(rows))
+        z[rows], codes[rows] = part.to(z.dtype), quantizer.encode(part, pairs.item_modality[rows])
+    return z, codes
+
+
+class QueryVectors:
+    """z of a query under one of its instructions; fused once for every such pair if there is room."""
+
+    def __init__(self, quantizer: Quantizer, pairs: Pairs, resident_bytes: int) -> None:
+        self.quantizer, self.pairs, self.texts = quantizer, pairs, len(pairs.texts)
+        owner = torch.arange(pairs.queries, device=pairs.device)
+        owner = owner.repeat_interleave(pairs.query_text_start.diff())
+        self.keys = torch.unique(owner * self.texts + pairs.query_text)  # ascending
+        self.z: Tensor | None = None
+        kept = _kept(pairs.device)
+        if len(self.keys) * pairs.dim * kept.itemsize <= resident_bytes:
+            parts = [self._fuse(key // self.texts, key % self.texts).to(kept) for key in chunks(self.keys)]
+            self.z = torch.cat(parts)
+
+    def __call__(self, query: Tensor, text: Tensor) -> Tensor:
+        """z (n, dim), float32, of query rows and the text rows drawn for them."""
+        if self.z is None:
+            return self._fuse(query, text)
+        return self.z[torch.searchsorted(self.keys, query * self.texts + text)].float()
+
+    @torch.no_grad()
+    def _fuse(self, query: Tensor, text: Tensor) -> Tensor:
+        z: Tensor = self.quantizer(*self.pairs.query_parts(query, text))
+        return z
+
+
+def chunks(rows: Tensor, size: int = ROWS_AT_ONCE) -> Iterator[Tensor]:
+    """`rows` in pieces of at most `size`."""
+    return (rows[start : start + size] for start in range(0, len(rows), size))
+
+
+def _kept(device: torch.device) -> torch.dtype:
+    return torch.float16 if device.type == "cuda" else torch.float32
