@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from genius.data.instructions import TASKS
@@ -64,11 +67,16 @@ class TinyModel:
     """phi is z; codes are the modality and the signs of phi in two halves."""
 
     sizes = (3, 16, 16)
+    decoder = None
+    search_defaults: ClassVar = {"method": "lookup", "beam": 30}
 
     def __init__(self, encoder=None, fingerprint="model-1"):
         self.encoder = encoder or TinyEncoder()
         self.fingerprint = fingerprint
         self.quantized = 0
+        books = np.random.default_rng(1).normal(size=(sum(self.sizes), self.encoder.dim)).astype(np.float32)
+        tensors = torch.from_numpy(books).split(self.sizes)
+        self.quantizer = SimpleNamespace(residual=SimpleNamespace(codebooks=lambda: list(tensors)))
 
     def phi(self, parts: Parts):
         return parts.phi()

@@ -18,7 +18,7 @@ def entry(dataset, task, system="exact", hit=True, setting="universal", faults=N
     labels = label(Row(dataset, task), ["q"], {"q": {"a": 1}}, {"a": 0, "b": 1})
     ranked = np.array([[0, 1] if hit else [1, -1]])
     return Entry(
-        figures(Row(dataset, task), setting, system, labels, [ranked], 2, faults), "p", "q", 9.25, 0.1
+        figures(Row(dataset, task), setting, system, labels, [ranked], 2, faults), "f", "p", "q", 9.25, 0.1
     )
 
 

@@ -9,11 +9,13 @@ from typing import Any
 import typer
 
 from genius.cli.convert import convert
+from genius.cli.evaluate import evaluate
 from genius.errors import GeniusError
 
 # A new verb is one file in this folder and one entry here.
 VERBS: dict[str, Callable[..., Any]] = {
     "convert": convert,
+    "eval": evaluate,
 }
 
 app = typer.Typer(

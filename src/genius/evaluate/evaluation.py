@@ -66,6 +66,11 @@ class Evaluation:
         }
 
     @property
+    def encoding(self) -> Encoding:
+        """The caches of this model."""
+        return self._encoding
+
+    @property
     def rows(self) -> list[Row]:
         """The rows that will be run."""
         return [asked.row for asked in self._asked]
@@ -121,7 +126,9 @@ class Evaluation:
                     row = figures(asked.row, self.setting, system.name, labels, lists, len(pool), faults)
                     seconds = sum(spent for _, spent in answers)
                     size = searcher.bytes_per_item()
-                    entries.append(Entry(row, pool.digest, ways[0].digest, size, seconds))
+                    entries.append(
+                        Entry(row, self._model.fingerprint, pool.digest, ways[0].digest, size, seconds)
+                    )
                     if runs is not None:
                         self._write_run(runs, system, asked.row, pool, ways[0], answers[0][0])
                     if say is not None:

@@ -21,6 +21,7 @@ class Entry:
     """One system on one row."""
 
     figures: RowFigures
+    fingerprint: str  # of the model or encoder that was searched with
     pool_hash: str
     queries_hash: str
     bytes_per_item: float
@@ -29,6 +30,7 @@ class Entry:
     def as_json(self) -> dict[str, Any]:
         """Figures and where they come from."""
         return self.figures.as_json() | {
+            "fingerprint": self.fingerprint,
             "pool_hash": self.pool_hash,
             "queries_hash": self.queries_hash,
             "bytes_per_item": self.bytes_per_item,

@@ -1,0 +1,178 @@
+"""All systems by name. A new one is one file in baselines/ and one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from genius.data.base import Dataset
+from genius.errors import BadInput
+from genius.evaluate.encoding import Embedding, Encoding
+from genius.evaluate.systems import System
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from genius.evaluate.examples import Examples
+    from genius.search.run import Options
+
+
+class BenchModel(Embedding, Protocol):
+    """A whole model: what turns content into codes, and what searches them."""
+
+    @property
+    def quantizer(self) -> Any:
+        """The quantizer."""
+
+    @property
+    def decoder(self) -> Any:
+        """The decoder, or None."""
+
+    @property
+    def search_defaults(self) -> Mapping[str, Any]:
+        """Fields of `genius.search.run.Options` that served best on validation data."""
+
+
+@dataclass
+class Setup:
+    """What systems are made from."""
+
+    model: BenchModel
+    dataset: Dataset
+    encoding: Encoding
+    folder: Path  # for decoders that baselines train
+    device: str = "cpu"
+    train_limit: int = 0  # queries of each train row that baselines learn from; 0: all
+
+    @cached_property
+    def codebooks(self) -> list[NDArray[np.float32]]:
+        """The code vectors of each level."""
+        return [book.detach().cpu().numpy() for book in self.model.quantizer.residual.codebooks()]
+
+    def options(self, **changes: Any) -> Options:
+        """The model's default search with some values changed; unless told, one that uses the decoder."""
+        from genius.search.run import Options
+
+        known = {field.name for field in fields(Options)}
+        values = {name: value for name, value in self.model.search_defaults.items() if name in known}
+        if values.get("method", "lookup") == "lookup":
+            values["method"] = "generate"
+        return Options(**(values | changes))
+
+    def examples(self, *tasks: int) -> Callable[[], Examples]:
+        """Train queries of these tasks, read when they are first needed."""
+        from genius.evaluate.examples import read_examples
+
+        return lambda: read_examples(self.dataset, self.encoding, frozenset(tasks), self.train_limit)
+
+
+def _exact(setup: Setup) -> System:
+    from genius.evaluate.baselines.exact import Exact
+
+    return Exact(setup.device)
+
+
+def _codes(name: str, **changes: Any) -> Callable[[Setup], System]:
+    def make(setup: Setup) -> System:
+        from genius.evaluate.code_search import CodeSearch
+
+        options = setup.options(**changes)
+        decoder = None if options.method == "lookup" else setup.model.decoder
+        if decoder is None and options.method != "lookup":
+            raise BadInput(f"{name} needs a decoder, and this model has none: train one, or leave {name} out")
+        return CodeSearch(name, setup.codebooks, options, decoder, setup.device)
+
+    return make
+
+
+def _faiss(module: str, function: str) -> Callable[[Setup], System]:
+    def make(setup: Setup) -> System:
+        from importlib import import_module
+
+        made: System = getattr(import_module(f"genius.evaluate.baselines.{module}"), function)()
+        return made
+
+    return make
+
+
+def _faiss_rq(setup: Setup) -> System:
+    from genius.evaluate.baselines.faiss_rq import faiss_rq
+
+    searched = [size for size in setup.model.sizes if size > 3]  # as many bits as our own codes
+    return faiss_rq(len(searched), max(searched).bit_length() - 1)
+
+
+def _grace(kind: str) -> Callable[[Setup], System]:
+    def make(setup: Setup) -> System:
+        from genius.evaluate.baselines.grace import grace
+
+        return grace(kind, setup.examples(0), device=setup.device, folder=setup.folder)
+
+    return make
+
+
+def _irgen(setup: Setup) -> System:
+    from genius.evaluate.baselines.irgen import irgen
+
+    return irgen(setup.examples(0), device=setup.device, folder=setup.folder)
+
+
+def _dsi(setup: Setup) -> System:
+    from genius.evaluate.baselines.dsi import dsi
+
+    return dsi(setup.examples(1), device=setup.device, folder=setup.folder)
+
+
+# `genius` is the decoder's score alone. `genius+…` is the product's default search, by the decoder or by
+# decoder and lookup together, re-ranked; `lookup+…` is the same without a decoder.
+OURS: Mapping[str, Callable[[Setup], System]] = {
+    "exact": _exact,
+    "genius": _codes("genius", method="generate", rerank="none"),
+    "genius+codes": _codes("genius+codes", rerank="codes"),
+    "genius+vectors": _codes("genius+vectors", rerank="vectors"),
+    "lookup+codes": _codes("lookup+codes", method="lookup", rerank="codes"),
+    "lookup+vectors": _codes("lookup+vectors", method="lookup", rerank="vectors"),
+}
+BASELINES: Mapping[str, Callable[[Setup], System]] = {
+    "faiss-flat": _faiss("faiss_flat", "faiss_flat"),
+    "hnsw": _faiss("hnsw", "hnsw"),
+    "ivf-pq": _faiss("ivf_pq", "ivf_pq"),
+    "ivf-pq-best": _faiss("ivf_pq", "ivf_pq_best"),
+    "pq": _faiss("ivf_pq", "pq"),
+    "faiss-rq": _faiss_rq,
+    "grace-numeric": _grace("numeric"),
+    "grace-string": _grace("string"),
+    "grace-semantic": _grace("semantic"),
+    "grace-structured": _grace("structured"),
+    "irgen": _irgen,
+    "dsi-nci": _dsi,
+}
+SYSTEMS: Mapping[str, Callable[[Setup], System]] = {**OURS, **BASELINES}
+LEARNING = frozenset({*(name for name in BASELINES if name.startswith("grace")), "irgen", "dsi-nci"})
+SETS: Mapping[str, Sequence[str]] = {
+    "ours": tuple(OURS),
+    "faiss": tuple(name for name in BASELINES if name not in LEARNING),
+    "generative": tuple(sorted(LEARNING, key=list(BASELINES).index)),
+    "all": tuple(SYSTEMS),
+}
+
+
+def names_of(wanted: str) -> list[str]:
+    """The systems in a list such as `exact,hnsw` or `ours,faiss`; an unknown name is refused."""
+    found: dict[str, None] = {}
+    for word in filter(None, (part.strip() for part in wanted.split(","))):
+        if word not in SYSTEMS and word not in SETS:
+            raise BadInput(f"unknown system {word!r}: choose from {', '.join((*SYSTEMS, *SETS))}")
+        found |= dict.fromkeys(SETS.get(word, [word]))
+    if not found:
+        raise BadInput(f"no system named: choose from {', '.join((*SYSTEMS, *SETS))}")
+    return list(found)
+
+
+def make_systems(names: Sequence[str], setup: Setup) -> list[System]:
+    """The systems called `names`."""
+    return [SYSTEMS[name](setup) for name in names]

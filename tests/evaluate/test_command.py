@@ -1,0 +1,126 @@
+"""`genius eval` from the command line, with a tiny model in place of a real one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from genius.cli import app
+from genius.errors import BadInput
+from genius.evaluate.catalog import BASELINES, OURS, SYSTEMS, Setup, make_systems, names_of
+from genius.evaluate.encoder_only import split_source
+
+
+@pytest.fixture
+def genius(colours, tiny_model, tmp_path, monkeypatch):
+    """Runs `genius eval` on the tiny root; errors of the user come out as exceptions."""
+    monkeypatch.setattr("genius.evaluate.measure.load_model", lambda name, device: tiny_model())
+    monkeypatch.setenv("GENIUS_CACHE", str(tmp_path / "cache"))
+
+    def run(*options, data=colours.path):
+        arguments = ["eval", "--data", str(data), "--device", "cpu", *options]
+        return CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+    return run
+
+
+def test_json_is_one_object_with_rows_and_mean(genius):
+    out = genius("--systems", "exact,lookup+codes,lookup+vectors", "--format", "json")
+    results = json.loads(out.stdout)
+    assert [(r["system"], r["dataset"], r["task"], r["setting"]) for r in results["rows"]] == [
+        (system, "colours", task, "universal")
+        for system in ("exact", "lookup+codes", "lookup+vectors")
+        for task in (0, 3)
+    ]
+    assert set(results["mean"]) == {"exact", "lookup+codes", "lookup+vectors"}
+    assert results["mean"]["exact"]["hit@5"] >= results["mean"]["lookup+codes"]["hit@5"] - 1e-9
+    assert results["mean"]["lookup+vectors"]["hit@5"] > 0.5
+    assert "16 items, 16 queries" in out.stderr
+
+
+def test_local_and_limit_and_markdown_and_table(genius):
+    out = genius("--setting", "local", "--systems", "exact", "--limit", "4", "--format", "markdown")
+    assert "| text → image | colours hit@5 |" in out.stdout
+    assert "at most 4 queries" in out.stdout
+    assert "exact" in genius("--systems", "exact").stdout
+
+
+def test_runs_go_out_and_come_back_with_the_same_figures(genius, tmp_path):
+    first = json.loads(
+        genius("--systems", "exact", "--format", "json", "--runs", str(tmp_path / "runs")).stdout
+    )
+    files = sorted(map(str, (tmp_path / "runs").iterdir()))
+    assert len(files) == 2
+    scored = json.loads(genius("--score", files[0], "--score", files[1], "--format", "json").stdout)
+    for a, b in zip(first["rows"], scored["rows"], strict=True):
+        assert a["system"] == b["system"] == "exact"
+        assert a["hit@5"] == b["hit@5"]
+        assert a["ndcg@10"] == pytest.approx(b["ndcg@10"])
+
+
+def test_a_run_of_another_dataset_is_refused_and_a_partial_one_reported(genius, tmp_path):
+    file = tmp_path / "x.trec"
+    file.write_text("99:1 Q0 30:0 1 0.5 t\n")
+    with pytest.raises(BadInput, match="none of its 1 queries is in this dataset"):
+        genius("--score", str(file))
+    file.write_text("30:0 Q0 30:0 1 0.5 t\n30:0 Q0 99:7 2 0.4 t\n99:1 Q0 30:0 1 0.5 t\n")
+    (row,) = json.loads(genius("--score", str(file), "--format", "json").stdout)["rows"]
+    assert row["faults"] == {"unanswered": 7, "foreign_queries": 1, "foreign_items": 1}
+    assert (row["queries"], row["hit@1"]) == (8, 1 / 8)
+
+
+def test_an_encoder_alone_stands_beside_the_model(genius, monkeypatch, tiny_encoder):
+    monkeypatch.setattr("genius.evaluate.encoder_only.load_encoder", lambda *a: tiny_encoder("clip-weights"))
+    out = genius("--systems", "exact,clip-sf=weights", "--format", "json")
+    results = json.loads(out.stdout)
+    assert list(results["mean"]) == ["exact", "clip-sf"]
+    assert {row["fingerprint"] for row in results["rows"]} == {"model-1", "clip-weights"}
+
+
+def test_wrong_names_are_named(genius):
+    with pytest.raises(BadInput, match="unknown system 'faster'"):
+        genius("--systems", "faster")
+    with pytest.raises(BadInput, match="genius needs a decoder"):
+        genius("--systems", "genius")
+    with pytest.raises(BadInput, match="clip-sf=FOLDER"):
+        genius("--systems", "clip-sf")
+    with pytest.raises(BadInput, match="no split 'val'"):
+        genius("--systems", "exact", "--split", "val")
+    with pytest.raises(BadInput, match="the data has none"):
+        genius("--systems", "grace-numeric")
+
+
+def test_sets_of_systems():
+    assert names_of("ours") == list(OURS)
+    assert names_of("all") == list(SYSTEMS)
+    assert names_of("hnsw, exact,hnsw") == ["hnsw", "exact"]
+    assert set(names_of("faiss,generative")) == set(BASELINES)
+    assert split_source("hnsw") is None
+
+
+def test_every_system_can_be_made(tiny_model, tmp_path):
+    model = tiny_model()
+    model.decoder = None
+    lookups = [name for name in SYSTEMS if not name.startswith("genius")]
+    setup = Setup(model, None, None, tmp_path)
+    assert [system.name for system in make_systems(lookups, setup)] == lookups
+    assert all(dict(system.settings) is not None for system in make_systems(lookups, setup))
+
+
+def test_the_default_search_of_genius_systems_uses_the_decoder(tiny_model, tmp_path):
+    setup = Setup(tiny_model(), None, None, tmp_path)
+    assert setup.options(rerank="codes").method == "generate"
+    assert setup.options(rerank="codes").beam == 30
+    assert setup.options(method="lookup").method == "lookup"
+
+
+def test_help_is_light():
+    program = (
+        "import sys; import genius.cli; print(sorted({'torch', 'faiss', 'matplotlib'} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
