@@ -92,6 +92,7 @@ class Quantizer(Section):
     fusion: Literal["released", "small", "sum"] = "released"  # sum: z = phi, no parameters
     modality: Literal["assigned", "nearest", "classifier", "none"] = "assigned"
     shared_codebooks: bool = False
+    dropout: float = Field(default=0.0, ge=0, lt=1)  # of the fusion, in training
 
 
 class QuantizerTraining(Section):
@@ -106,6 +107,7 @@ class QuantizerTraining(Section):
     dead_below: float = Field(default=2.0, ge=0)  # EMA count under which a code is re-seeded
     kmeans_sample: int = Field(default=100_000, gt=0)
     mask_positives: bool = True
+    balance: float = Field(default=1.0, ge=0, le=1)  # tasks are drawn by size ** balance
     refine_rounds: int = Field(default=0, ge=0)  # codebook refinement on the final z, after training
     encode_beam: int = Field(default=1, ge=1)  # beam of the encoding search
 

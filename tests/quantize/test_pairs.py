@@ -1,11 +1,13 @@
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from genius.data.training_set import TrainingSet
 from genius.errors import BadInput
-from genius.quantize.pairs import IMAGE, PAIR, TEXT, build_pairs
+from genius.quantize.pairs import IMAGE, PAIR, TEXT, build_pairs, pairs_of
 
 
 def small(**changes):
@@ -111,3 +113,42 @@ def test_what_cannot_be_learned_from_is_refused(changes, message):
             item_image=[0],
             item_text=[-1],
         )
+
+
+def test_balance_draws_small_tasks_more_often():
+    pairs = small(task=[0, 0, 0, 1])
+    for balance, share in ((0.0, 1 / 2), (0.5, 1 / (1 + 3**0.5))):
+        drawn = torch.cat([pairs.balanced(balance).sample(step, 8, seed=0).query for step in range(100)])
+        assert float((drawn == 3).float().mean()) == pytest.approx(share, abs=0.02)
+        assert set(drawn.tolist()) == {0, 1, 2, 3}
+    assert pairs.balanced(0.0).balanced(1.0).chance is None
+    assert pairs.balanced(0.0).to("cpu").chance is not None
+
+
+def test_pairs_of_a_training_set():
+    images, texts = np.eye(3, dtype=np.float32), -np.eye(3, dtype=np.float32)
+    data = TrainingSet(
+        images=[Path(name) for name in "abc"],
+        texts=["d", "e", "f"],
+        query_image=np.array([-1, 2]),
+        query_texts=np.array([[0, 1], [2, 2]]),
+        query_task=np.array([0, 1]),
+        query_want=np.array([0, 2]),
+        item_image=np.array([0, 1]),
+        item_text=np.array([-1, 2]),
+        item_modality=np.array([0, 2]),
+        offsets=np.array([0, 1, 3]),
+        positives=np.array([0, 1, 0]),
+        tasks=["one", "two"],
+        query_ids=["q", "r"],
+        item_ids=["i", "j"],
+    )
+    pairs = pairs_of(data, images, texts)
+    assert pairs.are_positive(torch.tensor([[0], [1]]), torch.arange(2)).tolist() == [
+        [True, False],
+        [True, True],
+    ]
+    assert pairs.item_modality.tolist() == [IMAGE, PAIR]
+    image, text = pairs.query_parts(torch.tensor([0, 1]))
+    assert image.tolist() == [[0, 0, 0], [0, 0, 1]]
+    assert text.tolist() == [[-1, 0, 0], [0, 0, -1]]

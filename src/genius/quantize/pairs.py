@@ -8,7 +8,8 @@ each query a fresh positive and a fresh instruction every time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,6 +19,9 @@ from torch import Tensor
 from genius.errors import BadInput
 from genius.training.distributed import my_part
 from genius.training.schedule import generator_for
+
+if TYPE_CHECKING:
+    from genius.data.training_set import TrainingSet
 
 IMAGE, TEXT, PAIR = range(3)  # the order of types.Modality: the codes of level 0
 
@@ -48,6 +52,7 @@ class Pairs:
     item_image: Tensor  # (items,) rows of images
     item_text: Tensor  # (items,) rows of texts
     item_modality: Tensor  # (items,) IMAGE, TEXT or PAIR
+    chance: Tensor | None = None  # (queries,) rising to 1: the summed chances of the queries; None: epochs
 
     @property
     def queries(self) -> int:
@@ -76,15 +81,27 @@ class Pairs:
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Pairs:
         """The same on another device; `dtype` narrows the vectors, which are widened again where used."""
-        moved = {field.name: getattr(self, field.name).to(device) for field in fields(self)}
+        held: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved = {name: tensor.to(device) for name, tensor in held.items() if tensor is not None}
         for name in ("images", "texts"):
             moved[name] = moved[name].to(dtype or moved[name].dtype)
         return Pairs(**moved)
 
+    def balanced(self, balance: float) -> Pairs:
+        """The same, with tasks drawn by their size to the power `balance`; 1: all queries alike."""
+        if balance == 1:
+            return replace(self, chance=None)
+        sizes = torch.bincount(self.task).double()
+        chance = (sizes**balance / sizes.clamp(min=1))[self.task].cumsum(0)
+        return replace(self, chance=chance / chance[-1])
+
     def sample(self, step: int, batch: int, seed: int) -> Batch:
         """The batch of a step: the same on every process, and again after a resume."""
-        query = self._in_epoch_order(step * batch, batch, seed)
         generator = generator_for(self.device, seed, "draw", step)
+        if self.chance is None:
+            query = self._in_epoch_order(step * batch, batch, seed)
+        else:
+            query = self._by_chance(self.chance, batch, generator)
         text = _one_of(self.query_text, self.query_text_start, query, generator)
         item = _one_of(self.positive, self.positive_start, query, generator)
         return Batch(query, text, item, my_part(batch))
@@ -115,6 +132,27 @@ class Pairs:
             rows.append(order[offset : offset + count])
             start, count = start + len(rows[-1]), count - len(rows[-1])
         return torch.cat(rows)
+
+    def _by_chance(self, chance: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        """`count` query rows, one out of each of as many equal slices: every task gets its share."""
+        slices = torch.arange(count, device=self.device, dtype=torch.float64)
+        shift = torch.rand(count, generator=generator, device=self.device, dtype=torch.float64)
+        return torch.searchsorted(chance, (slices + shift) / count).clamp_(max=self.queries - 1)
+
+
+def pairs_of(data: TrainingSet, images: NDArray[np.float32], texts: NDArray[np.float32]) -> Pairs:
+    """Pairs (on the CPU) of a training set whose distinct images and texts have these vectors, (n, dim)."""
+    return build_pairs(
+        images,
+        texts,
+        query_image=data.query_image.tolist(),
+        query_texts=data.query_texts.tolist(),
+        positives=[part.tolist() for part in np.split(data.positives, data.offsets[1:-1])],
+        item_image=data.item_image.tolist(),
+        item_text=data.item_text.tolist(),
+        item_modality=data.item_modality.tolist(),
+        task=data.query_task.tolist(),
+    )
 
 
 def build_pairs(
