@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -10,10 +11,21 @@ import typer
 
 from genius.cli.convert import convert
 from genius.cli.evaluate import evaluate
+from genius.cli.index import index
+from genius.cli.manage import check, compact, export, import_, remove, stats
+from genius.cli.search import search
 from genius.errors import GeniusError
 
 # A new verb is one file in this folder and one entry here.
 VERBS: dict[str, Callable[..., Any]] = {
+    "index": index,
+    "search": search,
+    "remove": remove,
+    "stats": stats,
+    "check": check,
+    "compact": compact,
+    "export": export,
+    "import": import_,
     "convert": convert,
     "eval": evaluate,
 }
@@ -34,9 +46,21 @@ def _root() -> None:
 
 
 def main() -> None:
-    """Run the command line; a user's error is one line on stderr and its own exit code."""
+    """Run the command line; a user's error is one line on stderr and its own exit code.
+
+    Ctrl-C ends with 130 and SIGTERM with 143, after transactions are rolled back and files let go.
+    """
+    signal.signal(signal.SIGTERM, _terminated)
     try:
-        app()
+        app(prog_name="genius")
     except GeniusError as error:
-        print(f"genius: {error}", file=sys.stderr)
+        from genius.data.report import printable
+
+        print("\n".join(printable(line) for line in f"genius: {error}".split("\n")), file=sys.stderr)
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _terminated(number: int, _: object) -> None:
+    sys.exit(128 + number)

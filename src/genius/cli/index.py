@@ -1,0 +1,134 @@
+"""`genius index`: files into an index; run again, it goes on where it was and takes up changes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from genius.cli.output import DEFAULT, Facts, facts_lines, progress, say, say_report
+from genius.errors import BadInput
+
+if TYPE_CHECKING:
+    from genius.data.report import Report
+    from genius.engine import Engine
+    from genius.pool.adding import Added
+    from genius.types import Item
+
+
+def index(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="PATH…", help="Folders, images, texts, JSONL, CSV or TSV files.")
+    ],
+    to: Annotated[
+        Path,
+        typer.Option(
+            "--to", "--in", envvar="GENIUS_INDEX", help="Folder of the index.", show_default="./genius-index"
+        ),
+    ] = DEFAULT,
+    model: Annotated[
+        str | None, typer.Option(help="Name or folder of the model (default: mini, or the one of the index).")
+    ] = None,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Remove items that the paths no longer have.")
+    ] = False,
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="Leave out what matches, such as `*.gif`. May be repeated.")
+    ] = None,
+    vectors: Annotated[
+        bool | None,
+        typer.Option(
+            "--vectors/--no-vectors", help="Keep vectors for exact re-ranking (default); else only codes."
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option(help="Where the model runs: cpu, cuda.")] = "cpu",
+    form: Annotated[Facts, typer.Option("--format", help="How the summary is printed.")] = Facts.TABLE,
+) -> None:
+    """Add files to an index, or bring it up to date; stopped and run again, it goes on where it was."""
+    for path in paths:
+        if not path.exists():
+            raise BadInput(f"no folder or file at {path}: check the spelling")
+    with _engine(to, model, vectors, device) as engine, engine.index.writing():
+        summary = {"added": 0, "updated": 0, "unchanged": 0, "skipped": 0, "removed": 0}
+        try:
+            for path in paths:
+                added, removed = _index_path(engine, path, exclude or [], prune)
+                summary["added"] += added.added
+                summary["updated"] += added.updated
+                summary["unchanged"] += added.unchanged
+                summary["skipped"] += added.report.skipped
+                summary["removed"] += removed
+        except (KeyboardInterrupt, SystemExit):
+            say(f"stopped; {engine.stats()['items']} items are safe in {to}. Run the same command to go on")
+            raise
+        if engine.stats()["fresh"] and not engine.stats()["generation"]:
+            engine.compact()  # the next search starts from finished arrays
+        summary["items"] = engine.stats()["items"]
+    for line in facts_lines(summary, form):
+        print(line)
+    if summary["skipped"] and not any(summary[name] for name in ("added", "updated", "unchanged")):
+        raise BadInput("none of the files could be used: the reasons are above")
+
+
+def _engine(to: Path, model: str | None, vectors: bool | None, device: str) -> Engine:
+    """The engine of the index in `to`, which is made if it is not there."""
+    from genius.engine import Engine
+    from genius.errors import IndexNotFound
+
+    try:
+        engine = Engine.open(to, model=model, device=device)
+    except IndexNotFound:
+        return Engine.create(to, model or "mini", vectors=vectors is not False, device=device)
+    has = engine.index.dim is not None
+    if vectors is not None and vectors != has:
+        engine.close()
+        raise BadInput(
+            f"{to} was made with{'' if has else 'out'} vectors: use another folder for the other kind"
+        )
+    return engine
+
+
+def _index_path(engine: Engine, path: Path, exclude: list[str], prune: bool) -> tuple[Added, int]:
+    from genius.data.report import Report
+    from genius.data.tables import read_items
+
+    report = Report()
+    seen: set[str] = set()
+    own = os.path.relpath(engine.index.folder, path)
+    patterns = exclude if own.startswith("..") else [*exclude, Path(own).as_posix()]
+    source = str(path.resolve())
+    items = _noted(read_items(path, patterns, report), seen if prune else None)
+    with progress(_count(path), f"index {path.name}") as done:
+        added = engine.add(items, source=source, report=report, progress=lambda so_far: done(so_far.done))
+    say_report(report)
+    return added, _prune(engine, source, seen, report) if prune else 0
+
+
+def _prune(engine: Engine, source: str, seen: set[str], report: Report) -> int:
+    if any(reason.startswith("folder cannot be read") for reason in report.reasons):
+        say("nothing was pruned: a folder could not be read, so its files may still be there")
+        return 0
+    return engine.prune(source, seen)
+
+
+def _noted(items: Iterator[Item], seen: set[str] | None) -> Iterator[Item]:
+    for item in items:
+        if seen is not None:
+            seen.add(item.id)
+        yield item
+
+
+def _count(path: Path) -> int | None:
+    """About how many items there are, for the remaining time; unknown for a stream."""
+    from genius.data.images import SUFFIXES
+
+    if path.is_dir():
+        walk = (name for _, _, names in os.walk(path) for name in names)
+        return sum(Path(name).suffix.lower() in SUFFIXES for name in walk) or None
+    if path.suffix.lower() in (".jsonl", ".ndjson", ".csv", ".tsv") and path.is_file():
+        with path.open("rb") as stream:
+            return sum(chunk.count(b"\n") for chunk in iter(lambda: stream.read(1 << 20), b""))
+    return None

@@ -1,0 +1,119 @@
+"""The verbs that look after an index: remove, stats, check, compact, export, import. None needs the model."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from genius.cli.output import DEFAULT, Facts, Folder, facts_lines, say
+from genius.errors import BadInput, IndexCorrupt
+
+
+def remove(
+    ids: Annotated[list[str], typer.Argument(metavar="ID…", help="Ids of the items.")],
+    folder: Folder = DEFAULT,
+) -> None:
+    """Take items out of the index; they are gone at once."""
+    from genius.store.index import Index
+
+    with Index.open(folder) as index:
+        count = index.remove(ids)
+    print(f"removed {count}")
+
+
+def stats(
+    folder: Folder = DEFAULT,
+    form: Annotated[Facts, typer.Option("--format", help="How the values are printed.")] = Facts.TABLE,
+) -> None:
+    """Say what is in the index and what it takes."""
+    from genius.store.index import Index
+    from genius.store.stats import stats as facts_of
+
+    with Index.open(folder) as index:
+        for line in facts_lines(facts_of(index), form):
+            print(line)
+
+
+def check(
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Save what can be read and build the rest anew.")
+    ] = False,
+    folder: Folder = DEFAULT,
+) -> None:
+    """Read the whole index and say whether it is sound; exit code 6 if it is not."""
+    from genius.pool.view import TRIE
+    from genius.store import check as checking
+
+    if not repair:
+        findings = checking.check(folder, TRIE)
+        for problem in (*findings.truth, *findings.cache):
+            say(problem)
+        if not findings.clean:
+            raise IndexCorrupt(f"{folder} is damaged: `genius check --repair --in {folder}` mends it")
+        print(f"{findings.items} items, nothing wrong")
+        return
+    findings, salvage = checking.repair(folder, TRIE)
+    for problem in (*findings.truth, *findings.cache):
+        say(problem)
+    if findings.truth:
+        print(f"saved {salvage.saved} items, lost {len(salvage.lost)}; the damaged file is {salvage.damaged}")
+        for name in salvage.lost:
+            say(f"lost: {name}")
+    elif findings.cache:
+        print("built the cache anew, nothing is lost")
+    else:
+        print(f"{findings.items} items, nothing wrong")
+
+
+def compact(folder: Folder = DEFAULT) -> None:
+    """Put all changes into a new generation of arrays, so that searches start and run faster."""
+    from genius.pool.view import TRIE
+    from genius.store.index import Index
+
+    with Index.open(folder, TRIE) as index:
+        print(f"generation {index.compact()}")
+
+
+def export(
+    to: Annotated[Path, typer.Argument(help="A .jsonl, a .tar (with the images), or - for stdout.")],
+    folder: Folder = DEFAULT,
+    vectors: Annotated[bool, typer.Option(help="Write the vectors, if the index keeps them.")] = True,
+) -> None:
+    """Write the whole index into one file: JSON lines, or a tar that holds the images too."""
+    from genius.store import archive, atomic
+    from genius.store.index import Index
+
+    if str(to) != "-" and to.suffix not in (".jsonl", ".tar"):
+        raise BadInput(f"cannot tell the form of {to}: end its name in .jsonl or .tar")
+    with Index.open(folder) as index:
+        if str(to) == "-":
+            for line in archive.export_lines(index, vectors):
+                sys.stdout.buffer.write(line)
+            sys.stdout.flush()
+            return
+        chunks = (
+            archive.export_tar(index, vectors)
+            if to.suffix == ".tar"
+            else archive.export_lines(index, vectors)
+        )
+        atomic.write_file(to, chunks)
+    print(to)
+
+
+def import_(
+    file: Annotated[Path, typer.Argument(help="A .jsonl or .tar that `genius export` has written.")],
+    to: Annotated[
+        Path,
+        typer.Option(
+            "--to", "--in", envvar="GENIUS_INDEX", help="Folder of the index.", show_default="./genius-index"
+        ),
+    ] = DEFAULT,
+) -> None:
+    """Put an exported index into a folder, or add its items to the index that is there."""
+    from genius.pool.view import TRIE
+    from genius.store.importing import import_file
+
+    print(f"imported {import_file(file, to, TRIE)}")

@@ -1,0 +1,160 @@
+"""What the verbs print: results on stdout in one of five forms, progress and reports on stderr."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from genius.data.report import Report
+    from genius.types import Hit
+
+
+class Format(StrEnum):
+    """How hits are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    JSONL = "jsonl"
+    PATHS = "paths"
+    TREC = "trec"
+
+
+class Facts(StrEnum):
+    """How anything but hits is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+Folder = Annotated[
+    Path,
+    typer.Option("--in", envvar="GENIUS_INDEX", help="Folder of the index.", show_default="./genius-index"),
+]
+DEFAULT = Path("genius-index")
+
+
+def hit_fields(hit: Hit) -> dict[str, Any]:
+    """A hit as plain values; absent parts are left out, names are made printable."""
+    from genius.data.report import printable
+
+    fields: dict[str, Any] = {
+        "id": hit.id,
+        "score": hit.score,
+        "rank": hit.rank,
+        "modality": hit.modality.value,
+        "codes": list(hit.codes),
+    }
+    if hit.text is not None:
+        fields["text"] = hit.text
+    if hit.path is not None:
+        fields["path"] = printable(hit.path)
+    return fields | {"meta": dict(hit.meta)}
+
+
+def hit_lines(hits: Sequence[Hit], form: Format, query: str = "1") -> Iterator[str]:
+    """The lines to print for the hits of one query."""
+    from genius.data.report import printable
+
+    if form is Format.JSON:
+        yield json.dumps([hit_fields(hit) for hit in hits], indent=2)
+    elif form is Format.JSONL:
+        yield from (json.dumps(hit_fields(hit)) for hit in hits)
+    elif form is Format.PATHS:
+        yield from (printable(hit.path) for hit in hits if hit.path is not None)
+    elif form is Format.TREC:
+        # a blank would end the column, so it is written as in a URL
+        names = ["%20".join(printable(hit.id).split()) for hit in hits]
+        yield from (f"{query} Q0 {n} {h.rank} {h.score:.6f} genius" for n, h in zip(names, hits, strict=True))
+    else:
+        yield from _table(hits)
+
+
+def facts_lines(facts: Mapping[str, Any], form: Facts) -> Iterator[str]:
+    """The lines to print for named values."""
+    from genius.data.report import printable
+
+    if form is Facts.JSON:
+        yield json.dumps(facts, indent=2)
+        return
+    width = max((len(name) for name in facts), default=0)
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            value = ", ".join(f"{key} {number}" for key, number in value.items())
+        yield f"{name.replace('_', ' '):<{width}}  {printable(value)}"
+
+
+def say(line: str) -> None:
+    """Print a line to stderr, its control characters escaped."""
+    from genius.data.report import printable
+
+    print(printable(line), file=sys.stderr)
+
+
+def say_report(report: Report) -> None:
+    """Print what was skipped, and why, to stderr."""
+    for line in report.lines():
+        print(line, file=sys.stderr)
+
+
+@contextmanager
+def progress(total: int | None, what: str) -> Iterator[Callable[[int], None]]:
+    """A bar with rate and remaining time on stderr; gives a function that is told how many are done."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Any) -> Text:
+            return Text(f"{task.speed:.1f}/s" if task.speed else "", style="progress.data.speed")
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        Rate(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _table(hits: Sequence[Hit]) -> Iterator[str]:
+    from genius.data.report import printable
+
+    if not hits:
+        yield "nothing found"
+        return
+    rows = [("rank", "score", "modality", "id", "text")]
+    for hit in hits:
+        text = printable(" ".join((hit.text or "").split()))
+        rows.append((str(hit.rank), f"{hit.score:.4f}", hit.modality.value, printable(hit.id), text))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    room = shutil.get_terminal_size((120, 24)).columns - sum(widths) - 8
+    for row in rows:
+        cells = [
+            row[0].rjust(widths[0]),
+            row[1].rjust(widths[1]),
+            row[2].ljust(widths[2]),
+            row[3].ljust(widths[3]),
+        ]
+        text = row[4] if len(row[4]) <= max(room, 12) else row[4][: max(room, 12) - 1] + "…"
+        yield "  ".join([*cells, text]).rstrip()

@@ -1,0 +1,124 @@
+"""`genius index`: files in, a summary out; run again, only changes are taken up."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+
+from PIL import Image
+
+
+def summary(done) -> dict[str, int]:
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def test_a_folder_is_indexed_and_brought_up_to_date(genius, pictures):
+    run = ("index", pictures, "--to", "idx", "--format", "json")
+    new = {"added": 11, "updated": 0, "unchanged": 0, "skipped": 0, "removed": 0, "items": 11}
+    assert summary(genius(*run)) == new
+    again = summary(genius(*run))
+    assert (again["added"], again["updated"] + again["unchanged"]) == (0, 11)
+    Image.new("RGB", (32, 24), "white").save(pictures / "red.png")
+    Image.new("RGB", (32, 24), "pink").save(pictures / "pink.png")
+    (pictures / "blue.png").unlink()
+    changed = summary(genius(*run, "--prune"))
+    assert (changed["added"], changed["removed"], changed["items"]) == (1, 1, 11)
+    assert (
+        json.loads(genius("search", "red", "--want", "image", "--in", "idx", "--format", "json").out)[0]["id"]
+        != "red.png"
+    )
+
+
+def test_pruning_spares_other_sources_and_unreadable_folders(genius, pictures, tmp_path, monkeypatch):
+    other = tmp_path / "other"
+    shutil.copytree(pictures, other / "sub")
+    genius("index", pictures, other, "--to", "idx")
+    (pictures / "blue.png").unlink()
+    assert summary(genius("index", pictures, "--to", "idx", "--prune", "--format", "json"))["removed"] == 1
+    real = os.scandir
+
+    def closed(folder):
+        if str(folder).endswith("sub"):
+            raise PermissionError(13, "Permission denied")
+        return real(folder)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    done = genius("index", other, "--to", "idx", "--prune", "--format", "json")
+    assert "nothing was pruned" in done.err and json.loads(done.out)["items"] == 21
+
+
+def test_bad_files_are_skipped_and_named(genius, pictures):
+    (pictures / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    (pictures / "empty.jpg").write_bytes(b"")
+    done = genius("index", pictures, "--to", "idx", "--format", "json")
+    assert summary(done)["skipped"] == 2
+    assert "broken.png" in done.err and "empty.jpg" in done.err
+
+
+def test_nothing_usable_is_an_error(genius, tmp_path):
+    (tmp_path / "x.png").write_bytes(b"no image")
+    done = genius("index", tmp_path / "x.png", "--to", "idx")
+    assert done.code == 2 and "none of the files" in done.err
+
+
+def test_a_missing_path_is_refused_before_any_work(genius, pictures):
+    done = genius("index", pictures, "nowhere", "--to", "idx")
+    assert done.code == 2 and "nowhere" in done.err
+    assert not (pictures.parent / "idx").exists()
+
+
+def test_the_index_does_not_index_itself(genius, pictures):
+    genius("index", pictures, "--to", pictures / "idx")
+    (pictures / "idx" / "files").mkdir()
+    shutil.copy(pictures / "red.png", pictures / "idx" / "files" / "own.png")
+    assert summary(genius("index", pictures, "--to", pictures / "idx", "--format", "json"))["items"] == 11
+
+
+def test_excluded_names_and_tables(genius, pictures, tmp_path):
+    table = tmp_path / "items.jsonl"
+    lines = [{"id": "a", "text": "red"}, {"id": "b", "image": "pictures/blue.png", "price": 3}, {"id": "c"}]
+    table.write_text("\n".join(json.dumps(line) for line in lines))
+    done = genius("index", pictures, table, "--to", "idx", "--exclude", "*.png", "--format", "json")
+    assert summary(done)["skipped"] == 1
+    assert summary(done)["items"] == 4  # two texts of the folder, two lines of the table
+    assert "items.jsonl:3" in done.err
+
+
+def test_without_vectors_and_by_environment(genius, pictures, tmp_path, monkeypatch):
+    monkeypatch.setenv("GENIUS_INDEX", str(tmp_path / "by-name"))
+    assert genius("index", pictures, "--no-vectors").code == 0
+    facts = json.loads(genius("stats", "--format", "json").out)
+    assert facts["vectors"] is False and facts["items"] == 11 and facts["folder"] == str(tmp_path / "by-name")
+    assert genius("search", "red", "--want", "image", "--format", "paths").out.splitlines()[0] == str(
+        pictures / "red.png"
+    )
+
+
+def test_vectors_are_decided_when_the_index_is_made(genius, pictures):
+    genius("index", pictures, "--to", "idx")
+    done = genius("index", pictures, "--to", "idx", "--no-vectors")
+    assert done.code == 2 and "with vectors" in done.err
+
+
+def test_another_model_is_refused_with_the_cure(genius, pictures, fake, monkeypatch):
+    genius("index", pictures, "--to", "idx")
+    monkeypatch.setattr(
+        "genius.engine.load_model", lambda name, device="cpu": fake.FakeModel(str(name), seed=9)
+    )
+    done = genius("index", pictures, "--to", "idx", "--model", "other")
+    assert done.code == 8 and "genius index PATH --to NEW_FOLDER --model other" in done.err
+
+
+def test_old_files_are_known_by_their_stamp(genius, pictures, fake, monkeypatch):
+    past = time.time() - 3600
+    for file in pictures.iterdir():
+        os.utime(file, (past, past))
+    monkeypatch.setattr(
+        "genius.store.records.SETTLED_NS", -(10**18)
+    )  # their inodes are as young as this test
+    genius("index", pictures, "--to", "idx")
+    monkeypatch.setattr("genius.pool.intake.open_image", lambda *a, **k: 1 / 0)
+    assert summary(genius("index", pictures, "--to", "idx", "--format", "json"))["unchanged"] == 11

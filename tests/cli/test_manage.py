@@ -1,0 +1,101 @@
+"""The verbs that look after an index; none of them loads a model or torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def indexed(genius, pictures):
+    assert genius("index", pictures).code == 0
+    return genius
+
+
+def facts(genius):
+    return json.loads(genius("stats", "--format", "json").out)
+
+
+def test_stats_has_the_promised_keys(indexed):
+    found = facts(indexed)
+    assert {"items", "modalities", "bytes_per_item", "model", "generation", "search"} <= found.keys()
+    assert found["items"] == 11 and found["modalities"] == {"image": 9, "text": 1, "pair": 1}
+    assert found["bytes_per_item"] > 0 and found["model"] == "mini" and found["generation"] == 1
+    assert "items" in indexed("stats").out
+
+
+def test_remove_counts_what_was_there(indexed):
+    assert indexed("remove", "red.png", "nobody", "red.png").out == "removed 1\n"
+    assert indexed("remove", "red.png").out == "removed 0\n"
+    assert facts(indexed)["removed"] == 1
+    assert indexed("compact").out == "generation 2\n"
+    assert facts(indexed)["removed"] == 0 and facts(indexed)["items"] == 10
+
+
+def test_check_and_repair(indexed, tmp_path):
+    assert indexed("check").out == "11 items, nothing wrong\n"
+    assert indexed("check", "--repair").out == "11 items, nothing wrong\n"
+    file = tmp_path / "genius-index" / "generation-000001" / "records.bin"
+    file.write_bytes(b"")
+    damaged = indexed("check")
+    assert damaged.code == 6 and "check --repair" in damaged.err
+    assert "nothing is lost" in indexed("check", "--repair").out
+    assert indexed("check").code == 0
+    truth = tmp_path / "genius-index" / "index.sqlite"
+    truth.write_bytes(b"x" * 5000 + truth.read_bytes()[5000:])
+    assert indexed("stats").code == 6
+    done = indexed("check", "--repair")
+    assert done.code == 0 and done.out.startswith("saved ")
+    assert indexed("check").code == 0
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "tar"])
+def test_export_and_import(indexed, kind, pictures):
+    ask = ("search", "red", "--want", "image", "-k", "3", "--format", "jsonl")
+    before = [json.loads(line) for line in indexed(*ask).out.splitlines()]
+    assert indexed("export", f"all.{kind}").out == f"all.{kind}\n"
+    assert indexed("import", f"all.{kind}", "--to", "copy").out == "imported 11\n"
+    after = [json.loads(line) for line in indexed(*ask, "--in", "copy").out.splitlines()]
+    assert [(hit["id"], hit["score"], hit["codes"]) for hit in after] == [
+        (hit["id"], hit["score"], hit["codes"]) for hit in before
+    ]
+    assert indexed("check", "--in", "copy").code == 0
+    assert indexed("export", "all.zip").code == 2
+    again = indexed("index", pictures, "--to", "copy", "--format", "json")
+    assert json.loads(again.out)["added"] == 0  # known by their hashes, not encoded again
+
+
+def test_help_stats_and_remove_import_no_torch(indexed, tmp_path):
+    script = (
+        "import sys\n"
+        "from genius import cli\n"
+        "sys.argv[0] = 'genius'\n"
+        "try:\n    cli.main()\n"
+        "except SystemExit as ended:\n    code = ended.code or 0\n"
+        "heavy = {'torch', 'transformers', 'faiss', 'fastapi'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else code)\n"
+    )
+    verbs = (
+        ["--help"],
+        ["stats"],
+        ["remove", "red.png"],
+        ["check"],
+        ["compact"],
+        ["export", "x.jsonl"],
+        ["index", "--help"],
+    )
+    for verb in verbs:
+        done = subprocess.run(
+            [sys.executable, "-c", script, *verb], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_shell_completes_verbs(genius, monkeypatch):
+    monkeypatch.setenv("_GENIUS_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "genius se")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    assert genius().out.split() == ["search"]
