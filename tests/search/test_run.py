@@ -32,7 +32,7 @@ class World:
         rng = np.random.default_rng(0)
         self.codes = (rng.random((ITEMS, len(SIZES))) ** 2 * SIZES).astype(np.int64)
         self.codes[7] = self.codes[3]  # two items with the same codes
-        books = [rng.normal(size=(size, DIM)).astype(np.float32) for size in SIZES]
+        self.books = books = [rng.normal(size=(size, DIM)).astype(np.float32) for size in SIZES]
         self.z = rng.normal(size=(4, DIM)).astype(np.float32)
         self.vectors = rng.normal(size=(ITEMS, 20)).astype(np.float16)
         self.phi = rng.normal(size=(4, 20)).astype(np.float32)
@@ -146,6 +146,12 @@ def test_odd_pools(world: World, method: Any) -> None:
     assert one[0].rows.tolist() == world.search(options)[0].rows.tolist()
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_more_answers_than_beams(world: World, method: Any) -> None:
+    found = world.search(Options(method, beam=2, k=40, stop=4))
+    assert [len(answer) for answer in found] == [40] * 4
+
+
 def test_only_the_vectors_of_found_items_are_read(world: World) -> None:
     read: list[int] = []
 
@@ -159,6 +165,23 @@ def test_only_the_vectors_of_found_items_are_read(world: World) -> None:
     assert set(np.concatenate([answer.rows for answer in found]).tolist()) <= set(read)
     whole = world.searcher.search([Segment(world.trie)], world.z, options, phi=world.phi, fetch=world.vectors)
     assert [a.rows.tolist() for a in whole] == [a.rows.tolist() for a in found]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("stop", [None, 2, 4])
+def test_a_gpu_answers_as_the_cpu(method: Any, stop: int | None) -> None:
+    alive = np.random.default_rng(1).random(ITEMS) < 0.8
+    options = Options(method, beam=20, k=20, stop=stop)
+    answers = []
+    for device in ("cpu", "cuda"):
+        world = World()
+        world.searcher = Searcher(world.books, world.searcher.decoder, device)
+        segments = [Segment(world.trie, world.trie.allow(alive))]
+        answers.append(world.search(options, segments, modalities=[0, 2]))
+    for ours, theirs in zip(*answers, strict=True):
+        np.testing.assert_allclose(ours.scores, theirs.scores, atol=1e-3)
+        assert len(set(ours.rows) & set(theirs.rows)) >= 0.9 * len(ours)
 
 
 def test_merge_keeps_the_rule_for_ties() -> None:

@@ -10,6 +10,7 @@ With a fusion weight w, the score of the search has its say too: similarity + w 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -37,13 +38,26 @@ def by_vectors(
     `fetch` gives vectors by item row: a function, or an array (possibly memory-mapped) that has them all.
     """
     rows = trie.rows(leaves.positions)
-    vectors = np.asarray(fetch(rows) if callable(fetch) else fetch[rows], dtype=np.float32)
+    vectors = _float32(fetch(rows) if callable(fetch) else fetch.take(rows, axis=0))
     if vectors.shape != (len(rows), len(phi)):
         raise BadInput(
             f"vectors of shape {vectors.shape} for {len(rows)} items and a query of width {len(phi)}: "
             "index the items with the model that encodes the queries"
         )
     return leaves.rescored(_fused(vectors @ phi, leaves, fusion))
+
+
+@cache
+def _halves() -> Floats:
+    """The value of every float16."""
+    return np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+
+
+def _float32(vectors: NDArray[Any]) -> Floats:
+    """The vectors in float32; from float16 by a table, twice as fast as NumPy converts them."""
+    if vectors.dtype == np.float16:
+        return _halves().take(np.ascontiguousarray(vectors).view(np.uint16))
+    return np.asarray(vectors, dtype=np.float32)
 
 
 def _fused(similar: Floats, leaves: Leaves, fusion: float) -> Floats:

@@ -31,7 +31,7 @@ class Options:
 
     method: Literal["generate", "lookup", "both"] = "lookup"
     rerank: Literal["none", "codes", "vectors"] = "none"
-    beam: int = 50
+    beam: int = 50  # prefixes kept at each level; never fewer than k
     k: int = 10
     stop: int | None = None  # levels to search; None: until few items are left
     leaves: int | None = None  # how many are few; None: 32 per beam, 1 where the decoder has to score them
@@ -51,15 +51,16 @@ class Options:
 class Searcher:
     """The model's side of a search: code vectors and, unless only `lookup` is wanted, a decoder.
 
-    `device` is where the decoder is and batches are searched; `lookup` on the CPU does not import torch.
+    `device` is where the decoder is put and batches are searched; `lookup` on the CPU does not import torch.
     """
 
     def __init__(
         self, codebooks: Sequence[NDArray[Any]], decoder: Decoder | None = None, device: str = "cpu"
     ) -> None:
-        self.tables, self.decoder, self.device = Tables(codebooks), decoder, device
+        self.tables, self.device = Tables(codebooks), device
         if decoder is not None and decoder.shape.sizes != self.tables.sizes:
             raise BadInput(f"a decoder of sizes {decoder.shape.sizes} for codebooks of {self.tables.sizes}")
+        self.decoder = None if decoder is None else decoder.to(device).eval()
 
     def search(
         self,
@@ -103,15 +104,15 @@ class Searcher:
         options: Options,
     ) -> PerSegment:
         """The leaves of each segment and query, by the method's own score."""
-        beam, device = options.beam, self.device
-        cheap = max(options.leaves or LOOKUP_LEAVES * beam, options.k)
+        beam, device = max(options.beam, options.k), self.device
+        cheap = LOOKUP_LEAVES * beam if options.leaves is None else options.leaves
         if options.method == "lookup":
             tables = self.tables.of(z)
             return by_lookup(pool, tables, wanted, beam=beam, leaves=cheap, stop=options.stop, device=device)
         if self.decoder is None:
             raise BadInput("this model has no decoder: search with lookup, or train one")
         suffixes = options.method == "both" or options.rerank == "none" or options.fusion != 0.0
-        dear = (options.leaves or beam) if suffixes else cheap
+        dear = beam if suffixes and options.leaves is None else cheap
         generated = by_decoder(
             pool,
             self.decoder,
@@ -127,9 +128,8 @@ class Searcher:
             return generated
         tables = self.tables.of(z)
         looked_up = by_lookup(pool, tables, wanted, beam=beam, leaves=cheap, stop=None, device=device)
-        most = max(beam, options.k)
         shorter = [
-            [[leaves.best(most) for leaves in part] for part in found] for found in (generated, looked_up)
+            [[leaves.best(beam) for leaves in part] for part in found] for found in (generated, looked_up)
         ]
         return by_both(pool, self.decoder, z, self.tables, *shorter, weight=options.weight, device=device)
 
@@ -144,7 +144,9 @@ class Searcher:
     ) -> Leaves:
         if phi is None or fetch is None:
             raise BadInput("this pool has no vectors to re-rank by: use codes, or index it with vectors")
-        best = leaves.best(max(options.fetched or FETCHED * options.beam, options.k))
+        best = leaves.best(
+            max(FETCHED * options.beam if options.fetched is None else options.fetched, options.k)
+        )
         own = np.asarray(phi[query], dtype=np.float32)
         return by_vectors(segment.trie, best, own, fetch, options.fusion)
 

@@ -169,7 +169,8 @@ class Trie:
         for level in range(self.tree_levels):
             first, sentinel = int(self.levels[level + 1]), int(self.levels[level + 2]) - 1
             starts = self.node_start[first:sentinel]
-            out[:, level] = self.node_code[first + np.searchsorted(starts, positions, "right") - 1]
+            node = np.searchsorted(starts, positions.astype(starts.dtype), "right")  # else all are converted
+            out[:, level] = self.node_code[first + node - 1]
         records = self.records[positions]
         for number in range(self.layout.below):
             out[:, self.tree_levels + number] = self.layout.code(records, number)

@@ -1,0 +1,124 @@
+"""Synthetic pools for the benchmarks: vectors with clusters and a low inner dimension, quantized for real.
+
+Vectors are points of a skewed mixture in 24 dimensions, bent into `dim` dimensions and L2-normalised; each of
+the three modalities has its own offset. Codes come from residual k-means on a sample, so prefixes are as
+unevenly filled as those of real collections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+CHUNK = 100_000
+
+
+class Pool:
+    """An endless, reproducible supply of items and queries of one distribution."""
+
+    def __init__(self, dim: int, seed: int = 0, clusters: int = 3000, inner: int = 24) -> None:
+        rng = np.random.default_rng(seed)
+        self.seed, self.inner = seed, inner
+        self.centres = rng.normal(size=(clusters, inner)).astype(np.float32)
+        weight = 1.0 / (np.arange(clusters) + 10.0)
+        self.weight = weight / weight.sum()
+        self.bend = rng.normal(size=(inner, 128)).astype(np.float32) / np.float32(inner**0.5)
+        self.lift = rng.normal(size=(128, dim)).astype(np.float32) / np.float32(128**0.5)
+        self.offset = rng.normal(size=(3, dim)).astype(np.float32) * np.float32(0.3)
+
+    def chunks(self, count: int) -> Iterator[tuple[Floats, NDArray[np.uint8]]]:
+        """`count` items as (vectors, modalities), CHUNK at a time; the first n are the same for any count."""
+        for start in range(0, count, CHUNK):
+            rng = np.random.default_rng((self.seed, 1, start))
+            x, modality = self._draw(rng, CHUNK)
+            yield x[: count - start], modality[: count - start]
+
+    def items(self, count: int) -> tuple[Floats, NDArray[np.uint8]]:
+        """`count` items at once."""
+        chunks = list(self.chunks(count))
+        return np.concatenate([x for x, _ in chunks]), np.concatenate([m for _, m in chunks])
+
+    def queries(self, count: int) -> Floats:
+        """Queries drawn as the items are, so each has its own neighbours among them."""
+        return self._draw(np.random.default_rng((self.seed, 2)), count)[0]
+
+    def _draw(self, rng: np.random.Generator, count: int) -> tuple[Floats, NDArray[np.uint8]]:
+        cluster = rng.choice(len(self.centres), count, p=self.weight)
+        modality = rng.choice(3, count, p=[0.4, 0.35, 0.25]).astype(np.uint8)
+        latent = self.centres[cluster] + 0.5 * rng.normal(size=(count, self.inner)).astype(np.float32)
+        x = np.tanh(latent @ self.bend) @ self.lift + self.offset[modality]
+        return x / np.linalg.norm(x, axis=1, keepdims=True), modality
+
+
+def train_codebooks(
+    x: Floats, modality: NDArray[np.uint8], levels: int, codes: int, seed: int
+) -> list[Floats]:
+    """Level 0: the mean of each modality; then k-means of what the levels before leave over."""
+    books = [np.stack([x[modality == m].mean(0) for m in range(3)])]
+    rest = x - books[0][modality]
+    rng = np.random.default_rng(seed)
+    for _ in range(levels - 1):
+        centres = rest[rng.choice(len(rest), codes, replace=False)]
+        for _ in range(8):
+            nearest_code = nearest(rest, centres)
+            sums = np.zeros_like(centres)
+            np.add.at(sums, nearest_code, rest)
+            count = np.bincount(nearest_code, minlength=codes)[:, None]
+            lost = rest[rng.choice(len(rest), codes)]
+            centres = np.where(count > 0, sums / np.maximum(count, 1), lost).astype(np.float32)
+        books.append(centres)
+        rest = rest - centres[nearest(rest, centres)]
+    return books
+
+
+def quantize(x: Floats, modality: NDArray[np.uint8], books: list[Floats]) -> NDArray[np.uint16]:
+    """Codes (n, levels) of vectors, nearest code by nearest code."""
+    codes = np.empty((len(x), len(books)), dtype=np.uint16)
+    codes[:, 0] = modality
+    rest = x - books[0][modality]
+    for level, book in enumerate(books[1:], 1):
+        codes[:, level] = nearest(rest, book)
+        rest -= book[codes[:, level]]
+    return codes
+
+
+def nearest(x: Floats, centres: Floats) -> NDArray[np.int64]:
+    """The nearest centre of each vector."""
+    half = 0.5 * (centres * centres).sum(1)
+    return np.concatenate(
+        [np.argmax(x[a : a + 20_000] @ centres.T - half, axis=1) for a in range(0, len(x), 20_000)]
+    )
+
+
+def versions() -> dict[str, Any]:
+    """What the figures depend on: machine and library versions."""
+    import os
+    import platform
+
+    import torch
+
+    return {
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "torch": torch.__version__,
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _processor() -> str:
+    import platform
+    from pathlib import Path
+
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [
+            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line
+        ]
+        return names[0] if names else platform.machine()
+    return platform.machine()
