@@ -32,6 +32,7 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 Progress = Callable[[str, int, int], None]  # what, done, of how many
 CHUNK = 4096  # things whose vectors are put together at once
+AT_LEAST = 448  # pixels of a side; a larger JPEG may be decoded at a half of its size, as the engine does
 BATCH = 256  # images or texts that are encoded and saved at once
 log = logging.getLogger(__name__)
 
@@ -233,7 +234,7 @@ def _opened(file: Path | None) -> Image | None:
     if file is None:
         return None
     try:
-        return open_image(file)
+        return open_image(file, at_least=AT_LEAST)
     except BadImage as error:
         log.info("%s", error)
         return None

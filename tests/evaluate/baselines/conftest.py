@@ -60,11 +60,11 @@ def few_clusters():
     return Clusters(seed=1, clusters=30, queries=80)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def pool_of():
     return make_pool
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def questions_of():
     return make_questions

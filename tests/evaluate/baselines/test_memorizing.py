@@ -8,7 +8,7 @@ import pytest
 from genius.data.base import Row
 from genius.errors import BadInput
 from genius.evaluate.baselines.dsi import dsi
-from genius.evaluate.baselines.grace import KINDS, grace
+from genius.evaluate.baselines.grace import grace
 from genius.evaluate.baselines.irgen import irgen
 from genius.evaluate.baselines.memorizing import Schooling
 from genius.evaluate.examples import Examples, read_examples
@@ -29,8 +29,8 @@ def examples(few_clusters):
     return Examples(queries, items, [f"train {n}" for n in range(100)], pairs, "examples")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_grace_beats_chance_with_every_kind_of_identifier(few_clusters, examples, kind):
+@pytest.mark.parametrize("kind", ["numeric", "semantic"])
+def test_grace_beats_chance(few_clusters, examples, kind):
     system = grace(kind, lambda: examples, QUICK)
     assert isinstance(system, System)
     assert system.name == f"grace-{kind}"

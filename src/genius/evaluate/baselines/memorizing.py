@@ -46,8 +46,10 @@ class Schooling:
     rate: float = 1e-3
     layers: int = 3
     width: int = 256
-    noise: float = 0.05  # on vectors while memorizing, so that near vectors lead to the same identifier
-    memorize: float = 0.5  # share of a batch
+    noise: float = (
+        0.4  # length of it, added to unit vectors while memorizing, so that near ones lead there too
+    )
+    memorize: float = 0.6  # share of a batch
     beam: int = 50
     seed: int = 0
 
@@ -164,7 +166,8 @@ class Memorizing:
             rows = torch.randint(len(items), (own,), generator=generator, device=self._device)
             pairs = torch.randint(len(asked), (plan.batch - own,), generator=generator, device=self._device)
             noise = torch.randn(own, items.shape[1], generator=generator, device=self._device)
-            seen = torch.nn.functional.normalize(items[rows] + plan.noise * noise, dim=1)
+            spread = plan.noise * items.shape[1] ** -0.5
+            seen = torch.nn.functional.normalize(items[rows] + spread * noise, dim=1)
             target = codes[torch.cat([rows, wanted[pairs]])]
             return {"loss": level_losses(decoder(torch.cat([seen, asked[pairs]]), target), target).mean()}
 
