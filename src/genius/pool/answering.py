@@ -132,11 +132,16 @@ def _similar(view: View, tables: Tables, asked: Asked, modality: Modality) -> Fl
     """How similar ordinary items of a modality are to the question: by vectors, or by codes without them."""
     some = view.ordinary(modality)
     if some.vectors is not None:
-        return np.asarray(some.vectors.astype(np.float32) @ asked.phi)
+        return _cosines(some.vectors, asked.phi)
     return tables.similarity(asked.z, some.codes)
 
 
 def _similar_found(view: View, tables: Tables, asked: Asked, found: Found) -> Floats:
     if view.has_vectors:
-        return np.asarray(view.vectors(found.rows).astype(np.float32) @ asked.phi)
+        return _cosines(view.vectors(found.rows), asked.phi)
     return tables.similarity(asked.z, found.codes)
+
+
+def _cosines(vectors: NDArray[np.float16], phi: Floats) -> Floats:
+    """Of unit vectors; equal rows get equal numbers, which a matrix product does not promise."""
+    return np.asarray(np.einsum("nd,d->n", vectors.astype(np.float32), phi))

@@ -44,7 +44,8 @@ def by_vectors(
             f"vectors of shape {vectors.shape} for {len(rows)} items and a query of width {len(phi)}: "
             "index the items with the model that encodes the queries"
         )
-    return leaves.rescored(_fused(vectors @ phi, leaves, fusion))
+    # A matrix product may round equal rows differently; one product per row keeps equal items equal.
+    return leaves.rescored(_fused(np.vecdot(vectors, phi), leaves, fusion))
 
 
 @cache
