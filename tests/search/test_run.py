@@ -184,6 +184,24 @@ def test_a_gpu_answers_as_the_cpu(method: Any, stop: int | None) -> None:
         assert len(set(ours.rows) & set(theirs.rows)) >= 0.9 * len(ours)
 
 
+@pytest.mark.parametrize("rerank", ["none", "codes", "vectors"])
+@pytest.mark.parametrize("method", METHODS)
+def test_equal_items_keep_their_order(world: World, method: Any, rerank: Any) -> None:
+    """Also when their scores come from matrix products of odd shapes."""
+    copies = np.repeat(world.codes[[3, 50, 9]], 37, axis=0)
+    vectors = np.repeat(world.vectors[[3, 50, 9]], 37, axis=0)
+    (found,) = world.searcher.search(
+        [Segment(Trie.build(copies, SIZES))],
+        world.z[:1],
+        Options(method, rerank, beam=111, k=111),
+        phi=world.phi[:1],
+        fetch=vectors,
+    )
+    assert len(found) == 111
+    for part in found.rows.reshape(3, 37):
+        assert part.tolist() == list(range(part[0], part[0] + 37))
+
+
 def test_merge_keeps_the_rule_for_ties() -> None:
     def found(*triples: tuple[float, int, int]) -> Found:
         score, code, row = (np.array(column) for column in zip(*triples, strict=True))

@@ -133,7 +133,17 @@ def _leaves(
     total = scores.gather(1, owner)
     if suffixes and positions.shape[1]:
         levels = range(frontier.level, len(trie.trie.sizes))
-        total += scorer.rest(owner, torch.stack([trie.codes(positions, level) for level in levels], -1))
+        codes = torch.stack([trie.codes(positions, level) for level in levels], -1)
+        total += scorer.rest(owner, codes)
+        total = total.gather(1, _first_of_equal(owner, codes))
     beams = (ranges.end > ranges.start).sum(1).tolist()
     host = zip(positions.cpu().numpy(), total.cpu().numpy(), valid.cpu().numpy(), beams, strict=True)
     return [Leaves(p[there], s[there], count) for p, s, there, count in host]
+
+
+def _first_of_equal(owner: Tensor, codes: Tensor) -> Tensor:
+    """For each item the first with the same codes, (batch, n): products may round equal rows differently."""
+    new = torch.ones_like(owner, dtype=torch.bool)
+    new[:, 1:] = (owner[:, 1:] != owner[:, :-1]) | (codes[:, 1:] != codes[:, :-1]).any(-1)
+    places = torch.arange(owner.shape[1], device=owner.device)
+    return torch.where(new, places, 0).cummax(1).values

@@ -50,7 +50,7 @@ class Tables:
         """<z, sum of code vectors> of one query `z` (dim,) with items of these codes (n, levels)."""
         places = codes + np.array([level.start for level in self.levels])  # int64
         if places.size < len(self.vectors):  # few items: read their code vectors only
-            products = self.vectors.take(places.ravel(), axis=0) @ z
+            products = np.vecdot(self.vectors.take(places.ravel(), axis=0), z)  # equal codes, equal scores
             return np.asarray(products.reshape(places.shape).sum(1))
         return np.asarray((self.vectors @ z).take(places).sum(1))
 

@@ -107,8 +107,10 @@ def by_both(
             decoded = np.concatenate([a.scores, scores[query]])
             order = np.argsort(positions)
             positions = positions[order]
-            similar = tables.similarity(z[query], segment.trie.codes(positions))
-            total = decoded[order] + np.float32(weight) * similar
+            codes = segment.trie.codes(positions)
+            new = np.append(True, (codes[1:] != codes[:-1]).any(1))[: len(codes)]
+            first = np.maximum.accumulate(np.where(new, np.arange(len(codes)), 0))  # of equal codes
+            total = decoded[order][first] + np.float32(weight) * tables.similarity(z[query], codes)
             rows.append(Leaves(positions, total, a.beams + b.beams, a.touched + b.touched))
         found.append(rows)
     return found

@@ -144,9 +144,8 @@ class Searcher:
     ) -> Leaves:
         if phi is None or fetch is None:
             raise BadInput("this pool has no vectors to re-rank by: use codes, or index it with vectors")
-        best = leaves.best(
-            max(FETCHED * options.beam if options.fetched is None else options.fetched, options.k)
-        )
+        most = FETCHED * options.beam if options.fetched is None else options.fetched
+        best = leaves.best(max(most, options.k))
         own = np.asarray(phi[query], dtype=np.float32)
         return by_vectors(segment.trie, best, own, fetch, options.fusion)
 
