@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from genius.cli.bench import bench
 from genius.cli.convert import convert
 from genius.cli.evaluate import evaluate
 from genius.cli.index import index
@@ -18,6 +19,7 @@ from genius.errors import GeniusError
 
 # A new verb is one file in this folder and one entry here.
 VERBS: dict[str, Callable[..., Any]] = {
+    "bench": bench,
     "index": index,
     "search": search,
     "remove": remove,

@@ -93,6 +93,30 @@ class Questions:
         return len(self.ids)
 
 
+def joined(parts: Sequence[Questions]) -> Questions:
+    """Several sets of queries as one, one after the other."""
+    return Questions(
+        [name for part in parts for name in part.ids],
+        np.concatenate([part.want for part in parts]),
+        np.concatenate([part.phi for part in parts]),
+        np.concatenate([part.z for part in parts]),
+        np.concatenate([part.askable for part in parts]),
+        " ".join(part.digest for part in parts),
+    )
+
+
+def taken(questions: Questions, rows: Ints) -> Questions:
+    """Some of the queries."""
+    return Questions(
+        [questions.ids[row] for row in rows.tolist()],
+        questions.want[rows],
+        questions.phi[rows],
+        questions.z[rows],
+        questions.askable[rows],
+        questions.digest,
+    )
+
+
 class Encoding:
     """Turns contents into vectors and codes through the caches in `folder`."""
 
@@ -182,7 +206,7 @@ class Encoding:
         return [keys[row] for row in rows], [sources[row] for row in rows]
 
     def _encode(self, keys: Sequence[Key], sources: Sequence[Source]) -> None:
-        images = [_opened(file) for file, _ in sources]
+        images = [open_or_none(file) for file, _ in sources]
         bad = {row for row, (file, _) in enumerate(sources) if file is not None and images[row] is None}
         self._bad.update(keys[row] for row in bad)
         good = [row for row in range(len(keys)) if row not in bad]
@@ -230,7 +254,8 @@ class Encoding:
             return np.memmap(file, dtype=np.float32, mode="w+", shape=shape)
 
 
-def _opened(file: Path | None) -> Image | None:
+def open_or_none(file: Path | None) -> Image | None:
+    """The picture in `file`; None where there is none or it cannot be read."""
     if file is None:
         return None
     try:

@@ -17,9 +17,9 @@ from genius.data.base import Dataset, LabelledQuery, Row
 from genius.errors import BadData, BadInput
 from genius.evaluate.answers import Searcher
 from genius.evaluate.contents import Contents, read_items, read_queries
-from genius.evaluate.encoding import Embedding, Encoding, Pool, Progress, Questions
+from genius.evaluate.encoding import Embedding, Encoding, Pool, Progress, Questions, joined
 from genius.evaluate.estimate import Estimate
-from genius.evaluate.metrics import NOTHING
+from genius.evaluate.metrics import NOTHING, Judgements, stacked
 from genius.evaluate.protocol import SETTINGS, Faults, figures, label
 from genius.evaluate.results import Entry, Results
 from genius.evaluate.systems import Found, System
@@ -74,6 +74,11 @@ class Evaluation:
     def rows(self) -> list[Row]:
         """The rows that will be run."""
         return [asked.row for asked in self._asked]
+
+    @property
+    def query_contents(self) -> list[Contents]:
+        """The queries of each row, under their first instruction."""
+        return [asked.ways[0] for asked in self._asked]
 
     def estimate(self) -> Estimate:
         """What `run` will cost; a few of the missing images and texts are encoded to time them."""
@@ -146,6 +151,15 @@ class Evaluation:
             reading=list(self._dataset.report.lines()),
             **names,
         )
+
+    def all_at_once(self) -> tuple[Pool, Questions, Judgements]:
+        """The universal pool, and the queries of all rows one after the other with their judgements."""
+        if self.setting != "universal":
+            raise BadInput("queries of all rows share a pool in the universal setting only")
+        self._encoding.encode(self._everything())
+        ((pool, row_of, group),) = self._groups()
+        labels = [label(a.row, a.ways[0].ids, self._qrels(a.row), row_of).judgements for a in group]
+        return pool, joined([self._encoding.questions(a.ways[0]) for a in group]), stacked(labels)
 
     def _groups(self) -> Iterator[tuple[Pool, dict[str, int], list[Asked]]]:
         """Each pool with the rows that are searched in it; one pool is held at a time."""

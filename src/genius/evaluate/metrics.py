@@ -98,6 +98,17 @@ def judge(ranked: NDArray[np.integer], judgements: Judgements) -> Judged:
     return Judged(gains, judgements.relevant(), _ideal(judgements))
 
 
+def stacked(parts: Sequence[Judgements]) -> Judgements:
+    """The judgements of several sets of queries on the same items, one set after the other."""
+    firsts = np.cumsum([0, *(part.queries for part in parts)])
+    return Judgements(
+        int(firsts[-1]),
+        np.concatenate([part.query + first for part, first in zip(parts, firsts[:-1], strict=True)]),
+        np.concatenate([part.item for part in parts]),
+        np.concatenate([part.gain for part in parts]),
+    )
+
+
 def _gains(ranked: Ints, judgements: Judgements) -> Floats:
     """Gain of every place of every list, (queries, depth), by one search in the sorted (query, item) keys."""
     if not len(judgements.item) or not ranked.size:

@@ -92,6 +92,33 @@ def cuts_table(results: Mapping[str, Any], system: str) -> Table:
     return Table(f"{system}: {results['setting']} pool, {results['split']} split, %", header, lines)
 
 
+def frontier_table(frontier: Mapping[str, Any]) -> Table:
+    """Accuracy, time and bytes of every system at every pool size; crossovers as notes."""
+    lines = []
+    for point in frontier["points"]:
+        real = "" if point["real"] == point["items"] else f", {point['real']:,} real"
+        lines.append([
+            f"{point['items']:,}{real}",
+            point["system"],
+            f"{100 * point['hit_at_5']:.1f}",
+            f"{point['milliseconds']:.2f}",
+            f"{point['slow_milliseconds']:.2f}",
+            f"{point['queries_per_second']:,.0f}",
+            f"{point['bytes_per_item']:,.1f}",
+            f"{point['build_seconds']:.1f}",
+        ])  # fmt: skip
+    header = ["items", "system", "hit@5 %", "ms", "ms, 95 %", "queries/s", "bytes/item", "build s"]
+    machine, model = frontier["machine"], frontier["model"]
+    notes = [
+        f"model {model['name']} ({model['fingerprint'][:12]}), data {frontier['data']}, "
+        f"{frontier['queries']:,} queries on {machine['device']}, {machine['threads']} threads",
+        f"times are without encoding the query, which takes {frontier['encoding_milliseconds']:.1f} ms",
+        "beyond the real items, pools are filled with jittered copies: compare times there, not hit rates",
+        *(each["text"] for each in frontier["crossovers"]),
+    ]
+    return Table("Accuracy, latency and bytes at growing pool sizes", header, lines, notes)
+
+
 def _cell(
     found: Mapping[str, Any] | None, row: Row, system: str, results: Mapping[str, Any], intervals: bool
 ) -> str:
