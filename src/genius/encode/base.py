@@ -15,6 +15,7 @@ from genius.errors import BadInput
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from torch import Tensor, nn
 
 Array = NDArray[np.float32]
 
@@ -52,6 +53,30 @@ class FusingEncoder(Protocol):
 
     def encode_items(self, images: Sequence[Image | None], texts: Sequence[str | None]) -> Array:
         """One vector for each (image, text), either of which may be absent, (n, dim)."""
+
+
+@runtime_checkable
+class TrainableEncoder(Protocol):
+    """An encoder that stage 0 can train: preparation apart from the towers, towers with gradients."""
+
+    @property
+    def module(self) -> nn.Module:
+        """Everything that is trained."""
+
+    def prepare_image(self, image: Image) -> Tensor:
+        """One image as a uint8 tensor of fixed shape, on the CPU."""
+
+    def prepare_texts(self, texts: Sequence[str]) -> Tensor:
+        """Texts as padded ids (n, length), on the CPU; 0 is padding."""
+
+    def image_vectors(self, pixels: Tensor) -> Tensor:
+        """Prepared images (n, ...) to raw vectors (n, dim)."""
+
+    def text_vectors(self, pieces: Tensor) -> Tensor:
+        """Prepared texts (n, length) to raw vectors (n, dim)."""
+
+    def save(self, folder: Path) -> None:
+        """Write everything that loading needs."""
 
 
 @dataclass(frozen=True, slots=True)

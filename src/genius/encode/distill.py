@@ -1,0 +1,127 @@
+"""How `mini` comes to be: published towers, aligned to CLIP's image vectors, then taught to see like CLIP.
+
+1. `align_text`: MiniLM and a linear map of CLIP's image vectors are trained by eq. 2: a text tower for CLIP.
+2. `distil_images`: EfficientNet-Lite2 learns those mapped vectors on random views that CLIP sees too.
+Stage 0 (encode/train.py) then trains both towers together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from genius.data.training_set import TrainingSet
+from genius.encode.efficientnet import ImageTower, start_from_imagenet
+from genius.encode.mini import DIM, MiniEncoder, Towers
+from genius.encode.minilm import TextTower, start_from_minilm
+from genius.encode.teacher import imagenet_weights, minilm_weights
+from genius.encode.train import Pictures, Sampler, contrastive, fused
+from genius.encode.views import mixed, random_views
+from genius.training.loop import Result, run
+from genius.training.schedule import Plan, generator_for
+
+Validate = Callable[[], Mapping[str, float]]
+SHARPNESS = 0.05  # temperature of the similarities that the student copies
+
+
+def start(image_wheel: Path, text_wheel: Path, dropout: float, device: str) -> MiniEncoder:
+    """An untrained `mini`: published towers, random heads, norms in place."""
+    towers = Towers(norm=True, dropout=dropout)
+    start_from_imagenet(towers.image, imagenet_weights(image_wheel))
+    weights, tokenizer = minilm_weights(text_wheel)
+    start_from_minilm(towers.text, weights)
+    return MiniEncoder(towers, Tokenizer.from_str(tokenizer), "untrained", device)
+
+
+class Aligned(nn.Module):
+    """A text tower and the linear map that brings CLIP's image vectors to it."""
+
+    def __init__(self, text: TextTower) -> None:
+        super().__init__()
+        self.text = text
+        self.map = nn.Linear(DIM, DIM)
+        nn.init.eye_(self.map.weight)
+        nn.init.zeros_(self.map.bias)
+
+
+def align_text(
+    aligned: Aligned,
+    encoder: MiniEncoder,
+    clip_vectors: Tensor,
+    data: TrainingSet,
+    plan: Plan,
+    *,
+    folder: Path,
+    seed: int,
+    balance: float,
+    temperature: float = 0.01,
+    validate: Validate | None = None,
+) -> Result:
+    """Train the text tower and the map on CLIP's vectors (images of `data`, dim) by eq. 2."""
+    device = encoder.device
+    pieces = encoder.prepare_texts(data.texts).to(device)
+    lengths = (pieces != 0).sum(dim=1)
+    sampler = Sampler(data, device, balance)
+
+    def text_tower(rows: Tensor) -> Tensor:
+        vectors: Tensor = aligned.text(pieces[rows, : int(lengths[rows].max())])
+        return vectors
+
+    def image_tower(rows: Tensor) -> Tensor:
+        vectors: Tensor = aligned.map(clip_vectors[rows])
+        return vectors
+
+    def step(number: int) -> dict[str, Tensor]:
+        generator = generator_for(device, seed, "alignment", number)
+        batch = sampler.draw(plan.batch, generator)
+        images = torch.cat([batch.query_image, batch.item_image])
+        texts = torch.cat([batch.query_text, batch.item_text])
+        query, item = fused(images, texts, image_tower, text_tower).chunk(2)
+        same = sampler.also_positive(batch.query, batch.item)
+        return {"loss": contrastive(query, item, same, temperature)}
+
+    return run("alignment", aligned, step, plan, folder=folder, seed=seed, validate=validate)
+
+
+def distil_images(
+    tower: ImageTower,
+    encoder: MiniEncoder,
+    teacher: Callable[[Tensor], Tensor],
+    pictures: Pictures,
+    rows: Tensor,
+    plan: Plan,
+    *,
+    folder: Path,
+    seed: int,
+    smallest_view: float,
+    colour: float,
+    mix: float,
+    validate: Validate | None = None,
+) -> Result:
+    """Train the image tower on views of the pictures in `rows`: the teacher's directions and similarities.
+
+    The second term copies, for each view, the teacher's similarities to all other views of the batch.
+    """
+    device = encoder.device
+
+    def step(number: int) -> dict[str, Tensor]:
+        generator = generator_for(device, seed, "distillation", number)
+        chosen = rows[torch.randint(len(rows), (plan.batch,), generator=generator, device=device)]
+        views = random_views(pictures[chosen], generator, smallest=smallest_view, flip=True, colour=colour)
+        views = mixed(views, generator, mix)
+        target = F.normalize(teacher(views).float(), dim=1)
+        vectors = F.normalize(encoder.image_vectors(views).float(), dim=1)
+        direction = 1 - (vectors * target).sum(dim=1).mean()
+        with torch.autocast(device.type, enabled=False):
+            copied, given = (side @ target.T / SHARPNESS for side in (vectors, target))
+        similar = F.kl_div(
+            copied.log_softmax(dim=1), given.log_softmax(dim=1), log_target=True, reduction="batchmean"
+        )
+        return {"loss": direction + similar, "direction": direction, "similar": similar}
+
+    return run("distillation", tower, step, plan, folder=folder, seed=seed, validate=validate)

@@ -1,0 +1,166 @@
+"""The image tower of `mini`: EfficientNet-Lite2, and a small head into the shared space.
+
+Convolutions, ReLU6 and additions only: it runs fast on a plain CPU. In training every convolution is followed
+by a batch norm; `fold_norms` turns both into one biased convolution, which is what is shipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A run of inverted-residual blocks; only the first of them strides."""
+
+    repeats: int
+    kernel: int
+    stride: int
+    expand: int
+    width: int
+
+
+STEM = 32
+STAGES = (
+    Stage(1, 3, 1, 1, 16),
+    Stage(3, 3, 2, 6, 24),
+    Stage(3, 5, 2, 6, 48),
+    Stage(4, 3, 2, 6, 88),
+    Stage(4, 5, 1, 6, 120),
+    Stage(5, 5, 2, 6, 208),
+    Stage(1, 3, 1, 6, 352),
+)
+HEAD = 1280
+HIDDEN = 1024
+
+
+class ConvUnit(nn.Module):
+    """Convolution, batch norm (in training) and ReLU6 (unless it ends a block).
+
+    Padding follows the rule the weights were trained with: stride two pads one more on the right and below.
+    """
+
+    def __init__(
+        self,
+        wide_in: int,
+        wide_out: int,
+        kernel: int,
+        stride: int = 1,
+        groups: int = 1,
+        *,
+        norm: bool,
+        act: bool = True,
+    ) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(wide_in, wide_out, kernel, stride, groups=groups, bias=not norm)
+        self.norm = nn.BatchNorm2d(wide_out, eps=1e-3, momentum=0.01) if norm else None
+        self.act = act
+        total = kernel - stride
+        self.pad = (total // 2, total - total // 2) if total > 0 else (0, 0)
+        if self.pad[0] == self.pad[1]:
+            self.conv.padding = (self.pad[0], self.pad[0])
+            self.pad = (0, 0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, wide_in, h, w) to (n, wide_out, h / stride, w / stride)."""
+        if self.pad[1]:
+            x = F.pad(x, (*self.pad, *self.pad))
+        x = self.conv(x)
+        if self.norm is not None:
+            x = self.norm(x)
+        return F.relu6(x, inplace=True) if self.act else x
+
+
+class Block(nn.Module):
+    """Inverted residual: widen, convolve each channel alone, narrow; add the input where shapes allow."""
+
+    def __init__(self, wide_in: int, stage: Stage, stride: int, *, norm: bool) -> None:
+        super().__init__()
+        wide = wide_in * stage.expand
+        self.expand = ConvUnit(wide_in, wide, 1, norm=norm) if stage.expand > 1 else None
+        self.depthwise = ConvUnit(wide, wide, stage.kernel, stride, groups=wide, norm=norm)
+        self.project = ConvUnit(wide, stage.width, 1, norm=norm, act=False)
+        self.skip = stride == 1 and wide_in == stage.width
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, wide_in, h, w) to (n, width, h / stride, w / stride)."""
+        y = x if self.expand is None else self.expand(x)
+        y = self.project(self.depthwise(y))
+        return y + x if self.skip else y
+
+
+class ImageTower(nn.Module):
+    """Normalised pixels (n, 3, 224, 224) to raw vectors (n, dim)."""
+
+    def __init__(self, dim: int, *, norm: bool = False) -> None:
+        super().__init__()
+        self.stem = ConvUnit(3, STEM, 3, 2, norm=norm)
+        blocks: list[nn.Module] = []
+        wide = STEM
+        for stage in STAGES:
+            for repeat in range(stage.repeats):
+                blocks.append(Block(wide, stage, stage.stride if repeat == 0 else 1, norm=norm))
+                wide = stage.width
+        self.blocks = nn.Sequential(*blocks)
+        self.head = ConvUnit(wide, HEAD, 1, norm=norm)
+        self.hidden = nn.Linear(HEAD, HIDDEN)
+        self.out = nn.Linear(HIDDEN, dim)
+
+    def features(self, pixels: Tensor) -> Tensor:
+        """Scaled pixels to what the last convolution sees on average, (n, 1280)."""
+        return self.head(self.blocks(self.stem(pixels))).mean(dim=(2, 3))  # type: ignore[no-any-return]
+
+    def project(self, features: Tensor) -> Tensor:
+        """Features to raw vectors (n, dim)."""
+        return self.out(F.gelu(self.hidden(features)))  # type: ignore[no-any-return]
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Scaled pixels to raw vectors (n, dim)."""
+        return self.project(self.features(pixels))
+
+
+def fold_norms(tower: ImageTower) -> ImageTower:
+    """The same tower in eval mode with every batch norm folded into its convolution."""
+    folded = ImageTower(tower.out.out_features, norm=False).eval()
+    sources = [unit for unit in tower.modules() if isinstance(unit, ConvUnit)]
+    targets = [unit for unit in folded.modules() if isinstance(unit, ConvUnit)]
+    for source, target in zip(sources, targets, strict=True):
+        if source.norm is None:
+            target.load_state_dict(source.state_dict())
+        else:
+            fused = fuse_conv_bn_eval(source.conv.eval(), source.norm.eval())
+            target.conv.load_state_dict(fused.state_dict())
+    folded.hidden.load_state_dict(tower.hidden.state_dict())
+    folded.out.load_state_dict(tower.out.state_dict())
+    return folded
+
+
+def start_from_imagenet(tower: ImageTower, weights: Mapping[str, Tensor]) -> None:
+    """Fill a training tower (with norms), all but its head, from EfficientNet-Lite2's published ImageNet weights."""
+    units = {"stem": ("_conv_stem", "_bn0"), "head": ("_conv_head", "_bn1")}
+    for row, block in enumerate(tower.blocks):
+        assert isinstance(block, Block)
+        names = iter(("_bn0", "_bn1", "_bn2"))
+        if block.expand is not None:
+            units[f"blocks.{row}.expand"] = (f"_blocks.{row}._expand_conv", f"_blocks.{row}.{next(names)}")
+        else:
+            next(names)
+        units[f"blocks.{row}.depthwise"] = (f"_blocks.{row}._depthwise_conv", f"_blocks.{row}.{next(names)}")
+        units[f"blocks.{row}.project"] = (f"_blocks.{row}._project_conv", f"_blocks.{row}.{next(names)}")
+    state: dict[str, Tensor] = {}
+    for ours, (conv, norm) in units.items():
+        state[f"{ours}.conv.weight"] = weights[f"{conv}.weight"]
+        for part in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
+            state[f"{ours}.norm.{part}"] = weights[f"{norm}.{part}"]
+    tower.load_state_dict({**tower.state_dict(), **state})
+
+
+def scale_pixels(pixels: Tensor) -> Tensor:
+    """uint8 pixels to the range the tower was trained on."""
+    return (pixels.to(torch.float32) - 127.0) / 128.0

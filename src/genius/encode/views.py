@@ -1,0 +1,50 @@
+"""Random views of pictures, made for a whole batch at once on its device."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def random_views(
+    pixels: Tensor, generator: torch.Generator, *, smallest: float, flip: bool, colour: float
+) -> Tensor:
+    """One view of each uint8 picture (n, 3, s, s), as float32 in 0 … 255.
+
+    A view is a rectangle of at least the share `smallest` of the picture, stretched to the full square,
+    perhaps mirrored, with brightness, contrast and saturation changed by up to the share `colour`.
+    """
+    count, device = len(pixels), pixels.device
+
+    def uniform(low: float, high: float) -> Tensor:
+        return torch.rand(count, generator=generator, device=device) * (high - low) + low
+
+    area, aspect = uniform(smallest, 1.0), torch.exp(uniform(-math.log(4 / 3), math.log(4 / 3)))
+    wide, high = (area * aspect).sqrt().clamp(max=1), (area / aspect).sqrt().clamp(max=1)
+    theta = torch.zeros(count, 2, 3, device=device)
+    theta[:, 0, 0] = wide * (1 - 2 * (uniform(0, 1) < 0.5).float()) if flip else wide
+    theta[:, 1, 1] = high
+    theta[:, 0, 2] = (1 - wide) * uniform(-1, 1)
+    theta[:, 1, 2] = (1 - high) * uniform(-1, 1)
+    grid = F.affine_grid(theta, [count, *pixels.shape[1:]], align_corners=False)
+    views = F.grid_sample(pixels.float(), grid, padding_mode="reflection", align_corners=False)
+    if colour:
+        by = [uniform(1 - colour, 1 + colour).view(-1, 1, 1, 1) for _ in range(3)]
+        views = views * by[0]
+        middle = views.mean(dim=(1, 2, 3), keepdim=True)
+        views = (views - middle) * by[1] + middle
+        grey = views.mean(dim=1, keepdim=True)
+        views = ((views - grey) * by[2] + grey).clamp(0, 255)
+    return views
+
+
+def mixed(views: Tensor, generator: torch.Generator, share: float) -> Tensor:
+    """A `share` of the views blended with another view of the batch, half and half at the most."""
+    count = len(views)
+    weight = torch.rand(count, 1, 1, 1, generator=generator, device=views.device) * 0.5
+    chosen = torch.rand(count, 1, 1, 1, generator=generator, device=views.device) < share
+    weight = torch.where(chosen, weight, torch.zeros_like(weight))
+    return views * (1 - weight) + views.roll(1, dims=0) * weight
