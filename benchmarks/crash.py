@@ -1,0 +1,105 @@
+"""SIGKILL at random moments of add, remove and compact: is anything lost that was acknowledged? (fault 1)
+
+    python benchmarks/crash.py                       # 200 trials, benchmarks/results/crash.json
+    python benchmarks/crash.py --trials 20 --out -   # a quick look
+
+Each trial starts a process that works on the same index, kills it after up to a fifth of a second of work,
+and reads the index back: every acknowledged operation must be there, the one in flight whole or not at all,
+`check` clean, and the answers equal to those of a freshly built cache. One exception ends the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from genius.store.check import check
+from genius.store.index import Index
+
+WORKER = Path(__file__).parents[1] / "tests" / "faults" / "store_worker.py"
+
+
+def load_worker() -> ModuleType:
+    """The module that the fault tests use, too."""
+    spec = importlib.util.spec_from_file_location("store_worker", WORKER)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def killed(folder: Path, seed: int, seconds: float) -> list[str]:
+    """What a worker said before it was killed."""
+    command = [sys.executable, str(WORKER), str(folder), "random", str(seed)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    time.sleep(seconds)
+    process.send_signal(signal.SIGKILL)
+    lines = [first, *process.stdout.read().splitlines()]
+    process.stdout.close()
+    process.wait()
+    return lines
+
+
+def run(folder: Path, trials: int, seed: int) -> dict[str, Any]:
+    """All trials on one index; raises at the first loss."""
+    worker = load_worker()
+    worker.create(folder)
+    chance = random.Random(seed)
+    state: dict[str, int] = {}
+    counts = {"acknowledged": 0, "in_flight": 0, "in_flight_kept": 0}
+    for trial in range(trials):
+        operations = worker.random_operations(trial, 2000)
+        lines = killed(folder, trial, chance.uniform(0, 0.2))
+        done = [int(line.split()[1]) for line in lines if line.startswith("done ")]
+        begun = [int(line.split()[1]) for line in lines if line.startswith("begin ")]
+        for number in done:
+            state = worker.apply(state, operations[number])
+        with Index.open(folder) as index:
+            seen = worker.visible(index)
+            if len(begun) > len(done):
+                after = worker.apply(state, operations[begun[-1]])
+                counts["in_flight"] += 1
+                if after != state and seen == worker.expected(after):
+                    counts["in_flight_kept"] += 1
+                    state = after
+            assert seen == worker.expected(state), f"trial {trial}: the index is in no allowed state"
+            index.rebuild()
+            assert worker.visible(index) == seen, f"trial {trial}: a fresh cache answers differently"
+        assert check(folder).clean, f"trial {trial}: {check(folder)}"
+        counts["acknowledged"] += len(done)
+    return {"trials": trials, **counts, "lost": 0, "items": len(state)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Kill the store and look for losses.")
+    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", default=str(Path(__file__).parent / "results" / "crash.json"))
+    options = parser.parse_args()
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        result = run(Path(folder) / "index", options.trials, options.seed)
+    result |= {"seconds": round(time.perf_counter() - started, 1), "sqlite": sqlite3.sqlite_version}
+    text = json.dumps({"command": "python benchmarks/crash.py", **result}, indent=2) + "\n"
+    if options.out == "-":
+        print(text, end="")
+    else:
+        Path(options.out).write_text(text)
+        print(options.out)
+
+
+if __name__ == "__main__":
+    main()
