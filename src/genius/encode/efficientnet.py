@@ -92,7 +92,8 @@ class Block(nn.Module):
         """(n, wide_in, h, w) to (n, width, h / stride, w / stride)."""
         y = x if self.expand is None else self.expand(x)
         y = self.project(self.depthwise(y))
-        return y + x if self.skip else y
+        out: Tensor = y + x if self.skip else y
+        return out
 
 
 class ImageTower(nn.Module):
@@ -142,7 +143,7 @@ def fold_norms(tower: ImageTower) -> ImageTower:
 
 
 def start_from_imagenet(tower: ImageTower, weights: Mapping[str, Tensor]) -> None:
-    """Fill a training tower (with norms), all but its head, from EfficientNet-Lite2's published ImageNet weights."""
+    """Fill a training tower, all but its head, from EfficientNet-Lite2's published ImageNet weights."""
     units = {"stem": ("_conv_stem", "_bn0"), "head": ("_conv_head", "_bn1")}
     for row, block in enumerate(tower.blocks):
         assert isinstance(block, Block)

@@ -60,7 +60,8 @@ class TextTower(nn.Module):
         for layer in self.layers:
             x = layer(x, mask)
         weight = there.unsqueeze(-1).to(x.dtype)
-        return (x * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1)
+        pooled: Tensor = (x * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1)
+        return pooled
 
     def project(self, features: Tensor) -> Tensor:
         """Features to raw vectors (n, dim)."""

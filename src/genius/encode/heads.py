@@ -1,0 +1,72 @@
+"""Train only the heads of `mini`: what its frozen towers see is computed once, so two cores need minutes.
+
+The way to fit the embedded encoder to one's own labelled data without a GPU:
+
+    genius train encoder recipes/mini-heads.toml
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from genius.data.training_set import TrainingSet
+from genius.encode.mini import MiniEncoder
+from genius.encode.train import Sampler, contrastive, fused
+from genius.training.loop import Result, run
+from genius.training.schedule import Plan, generator_for
+
+
+class Heads(nn.Module):
+    """The heads of both towers; their features in, raw vectors out."""
+
+    def __init__(self, encoder: MiniEncoder, dropout: float = 0.0) -> None:
+        super().__init__()
+        image, text = encoder.module.image, encoder.module.text
+        self.image = nn.ModuleList([image.hidden, image.out])
+        self.text = nn.ModuleList([text.hidden, text.out])
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, features: Tensor, kind: str) -> Tensor:
+        """Vectors (n, dim) of the features of one tower, `image` or `text`."""
+        hidden, out = self.image if kind == "image" else self.text
+        return out(self.dropout(F.gelu(hidden(self.dropout(features)))))  # type: ignore[no-any-return]
+
+
+def train_heads(
+    encoder: MiniEncoder,
+    images: Tensor,
+    texts: Tensor,
+    data: TrainingSet,
+    plan: Plan,
+    *,
+    folder: Path,
+    seed: int,
+    temperature: float = 0.01,
+    balance: float = 1.0,
+    dropout: float = 0.2,
+    validate: Callable[[Heads], Mapping[str, float]] | None = None,
+    show: bool = True,
+) -> Result:
+    """Eq. 2 on the heads; `images` and `texts` are the towers' features of the rows of `data`."""
+    heads = Heads(encoder, dropout).to(encoder.device)
+    sampler = Sampler(data, encoder.device, balance)
+
+    def step(number: int) -> dict[str, Tensor]:
+        generator = generator_for(encoder.device, seed, "heads", number)
+        batch = sampler.draw(plan.batch, generator)
+        query, item = fused(
+            torch.cat([batch.query_image, batch.item_image]),
+            torch.cat([batch.query_text, batch.item_text]),
+            lambda rows: heads(images[rows].float(), "image"),
+            lambda rows: heads(texts[rows].float(), "text"),
+        ).chunk(2)
+        same = sampler.also_positive(batch.query, batch.item)
+        return {"loss": contrastive(query, item, same, temperature)}
+
+    check = None if validate is None else lambda: validate(heads)
+    return run("heads", heads, step, plan, folder=folder, seed=seed, validate=check, show=show)

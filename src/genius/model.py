@@ -1,0 +1,126 @@
+"""A whole model: encoder, quantizer and decoder out of one folder, with the values it was chosen with.
+
+model.toml              which encoder, the shapes, the search settings chosen on val
+encoder.safetensors …   the encoder, where it is `mini`; others are named by their source
+quantizer.safetensors   fusion and codebooks
+decoder.safetensors     the decoder
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genius.data.instructions import clean, query_text
+from genius.encode.base import Array, Encoder, FusingEncoder, Parts, encode_parts, load_encoder
+from genius.errors import ModelMismatch, ModelNotFound
+from genius.types import Modality
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from genius.decode.model import Decoder
+    from genius.quantize.model import Quantizer
+
+MODELS = Path(__file__).parent / "models"
+SETTINGS = "model.toml"
+MODALITIES = tuple(Modality)
+
+
+def model_folder(name: str | Path) -> Path:
+    """The folder of a model: one that is shipped, by name, or one's own, by path."""
+    shipped = MODELS / str(name)
+    folder = shipped if (shipped / SETTINGS).is_file() else Path(name)
+    if not (folder / SETTINGS).is_file():
+        known = ", ".join(sorted(path.parent.name for path in MODELS.glob(f"*/{SETTINGS}")))
+        raise ModelNotFound(f"no model {str(name)!r}: give a folder with a {SETTINGS}, or one of: {known}")
+    return folder
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Everything between a picture or text and its codes."""
+
+    name: str
+    fingerprint: str  # of all that decides vectors and codes
+    encoder: Encoder | FusingEncoder
+    quantizer: Quantizer
+    decoder: Decoder | None
+    search_defaults: Mapping[str, Any]  # chosen on val: method, beam, weights
+
+    @classmethod
+    def load(cls, name: str | Path = "mini", device: str = "cpu") -> Self:
+        """The model `name` (shipped, or a folder), ready to use."""
+        from genius.decode.weights import load_decoder
+        from genius.quantize.model import load_quantizer
+
+        folder = model_folder(name)
+        try:
+            settings = tomllib.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+            kind = settings["encoder"]["name"]
+            source = settings["encoder"].get("source") or folder
+            encoder = load_encoder(kind, source, device)
+            quantizer = load_quantizer(folder, settings["quantizer"], device)
+            decoder = None
+            if "decoder" in settings:
+                decoder = load_decoder(folder, settings["decoder"]).to(device).eval()
+        except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+            file = folder / SETTINGS
+            raise ModelMismatch(f"{file} is no model of ours ({error}): train or convert it anew") from None
+        digest = hashlib.sha256(encoder.fingerprint.encode())
+        for file in sorted(folder.glob("*.safetensors")):
+            digest.update(file.read_bytes())
+        return cls(
+            name=str(name),
+            fingerprint=digest.hexdigest()[:16],
+            encoder=encoder,
+            quantizer=quantizer,
+            decoder=decoder,
+            search_defaults=settings.get("search", {}),
+        )
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Codes per level."""
+        return tuple(self.quantizer.sizes)
+
+    @property
+    def levels(self) -> int:
+        """How many codes an item has."""
+        return len(self.sizes)
+
+    @property
+    def modality_codes(self) -> dict[Modality, int]:
+        """The code of level 0 that stands for each modality."""
+        return {modality: code for code, modality in enumerate(MODALITIES)}
+
+    def embed_items(self, images: Sequence[Image | None], texts: Sequence[str | None]) -> Parts:
+        """Vectors of items; texts are cleaned as in training."""
+        return encode_parts(self.encoder, images, [clean(text) if text else None for text in texts])
+
+    def embed_queries(
+        self, images: Sequence[Image | None], texts: Sequence[str | None], instructions: Sequence[str]
+    ) -> Parts:
+        """Vectors of queries; each text follows its instruction."""
+        asked = [query_text(way, text) for way, text in zip(instructions, texts, strict=True)]
+        return encode_parts(self.encoder, images, asked)
+
+    def phi(self, parts: Parts) -> Array:
+        """What exact search and re-ranking with vectors compare, (n, dim)."""
+        return parts.phi()
+
+    def z(self, parts: Parts) -> Array:
+        """What is quantized and what the decoder reads, (n, dim)."""
+        return self.quantizer.z_of(parts.image, parts.text)
+
+    def codes(self, parts: Parts, modalities: Sequence[Modality]) -> NDArray[np.uint16]:
+        """The codes of items, (n, levels)."""
+        rows = np.array([MODALITIES.index(modality) for modality in modalities], dtype=np.int64)
+        return self.quantizer.codes_of(self.z(parts), rows)
