@@ -14,6 +14,7 @@ from genius.cli.convert import convert
 from genius.cli.evaluate import evaluate
 from genius.cli.index import index
 from genius.cli.manage import check, compact, export, import_, remove, stats
+from genius.cli.plot import plot
 from genius.cli.search import search
 from genius.errors import GeniusError
 
@@ -30,6 +31,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "import": import_,
     "convert": convert,
     "eval": evaluate,
+    "plot": plot,
 }
 
 app = typer.Typer(
