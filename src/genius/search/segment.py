@@ -17,19 +17,22 @@ class Segment:
 
     trie: Trie
     allowed: Filter | None = None
-    _tensors: dict[str, TensorTrie] = field(default_factory=dict, repr=False)
+    _plain: dict[str, TensorTrie] = field(default_factory=dict, repr=False)  # by device, without the filter
+    _filtered: dict[str, TensorTrie] = field(default_factory=dict, init=False, repr=False)
 
     def tensors(self, device: str) -> TensorTrie:
         """The trie on a device, where it stays for the next search."""
         from genius.search.tensors import TensorTrie
 
-        if device not in self._tensors:
-            self._tensors[device] = TensorTrie(self.trie, device)
-        return self._tensors[device].allowing(self.allowed)
+        if device not in self._plain:
+            self._plain[device] = TensorTrie(self.trie, device)
+        if device not in self._filtered:
+            self._filtered[device] = self._plain[device].allowing(self.allowed)
+        return self._filtered[device]
 
     def restricted(self, mask: Bools) -> Segment:
-        """The same segment with one more filter, by item row."""
+        """The same segment with one more filter, by item row; what is on a device is shared."""
         allowed = self.trie.allow(mask)
         if self.allowed is not None:
             allowed = Filter.of(allowed.mask & self.allowed.mask)
-        return Segment(self.trie, allowed, self._tensors)
+        return Segment(self.trie, allowed, self._plain)
