@@ -332,3 +332,39 @@ def test_the_decoder_generates_the_same_pool(tmp_path, fake, pictures):
         for way in ("generate", "both"):
             assert engine.search("red", want="image", search=way)[0].id == "red"
             assert len(engine.search("red", want="image", search=way, rerank="none", k=50)) == 10
+
+
+def test_a_real_model_with_random_weights(tmp_path, fake, pictures):
+    """The same engine on the project's own quantizer and decoder; a query's image is encoded once."""
+    torch = pytest.importorskip("torch")
+    from genius.decode.model import Decoder, DecoderShape
+    from genius.model import Model
+    from genius.quantize.model import Quantizer
+
+    class Colours:
+        dim, fingerprint, seen = 48, "colours", 0
+
+        def encode_images(self, images):
+            self.seen += len(images)
+            return fake.FakeModel().embed_items(images, [None] * len(images)).image
+
+        def encode_texts(self, texts):
+            return fake.FakeModel().embed_items([None] * len(texts), texts).text
+
+    torch.manual_seed(0)
+    sizes = (3, 32, 32, 32)
+    quantizer = Quantizer(48, sizes, fusion="sum").eval().requires_grad_(False)
+    quantizer.residual.vectors.normal_(std=48**-0.5)
+    shape = DecoderShape(48, sizes, layers=1, width=16, heads=2, head_width=8, feed_forward=16, prefix=2)
+    encoder = Colours()
+    model = Model("real", "f" * 16, encoder, quantizer, Decoder(shape).eval(), {"method": "both", "beam": 20})
+    with Engine.create(tmp_path / "index", model) as engine:
+        engine.add([*images(pictures), *texts(fake), *pairs(pictures)])
+        assert engine.stats()["search"] == {"method": "both", "beam": 20}
+        assert engine.search(pictures / "blue.png", want="image", k=1)[0].id == "blue"
+        before = encoder.seen
+        hits = engine.search(pictures / "red.png", k=6)
+        assert encoder.seen == before + 1
+        assert "red" in [hit.id for hit in hits] and {hit.modality for hit in hits} == {IMAGE, TEXT, PAIR}
+    with Engine.open(tmp_path / "index", model=model) as engine:
+        assert [hit.id for hit in engine.search(pictures / "red.png", k=6)] == [hit.id for hit in hits]

@@ -225,7 +225,7 @@ class Engine:
             return self._view
 
     def _options(self, k: int, search: str | None, rerank: str | None, beam: int | None) -> Options:
-        defaults = {"rerank": "vectors", **self.index.settings["notes"].get("search", {})}
+        defaults = {"rerank": "vectors", **self.model.search_defaults}
         unknown = set(defaults) - _OPTIONS
         if unknown:
             raise BadInput(f"the model's search defaults have unknown fields: {', '.join(sorted(unknown))}")
@@ -237,10 +237,11 @@ class Engine:
 
 def load_model(model: str | Path, device: str = "cpu") -> PoolModel:
     """The model of that name or folder; torch is imported only here."""
-    from genius.model import Model
+    from genius.model import MODELS, Model, model_folder
 
-    loaded: PoolModel = Model.load(model, device=device)
-    return loaded
+    folder = model_folder(model)
+    # a shipped model goes by its name, one's own by a path that holds wherever the index is opened
+    return Model.load(model if folder.parent == MODELS else folder.absolute(), device=device)
 
 
 def _hits(ranked: Sequence[Answer], records: dict[int, Record]) -> list[Hit]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor, nn
 
+    from genius.encode.preprocess import Preprocess
+
 Array = NDArray[np.float32]
 
 
@@ -55,28 +57,44 @@ class FusingEncoder(Protocol):
         """One vector for each (image, text), either of which may be absent, (n, dim)."""
 
 
-@runtime_checkable
-class TrainableEncoder(Protocol):
-    """An encoder that stage 0 can train: preparation apart from the towers, towers with gradients."""
+class Trainable(Protocol):
+    """What stage 0 needs of any encoder: preparation apart from the towers, one module to train."""
 
     @property
     def module(self) -> nn.Module:
         """Everything that is trained."""
 
+    @property
+    def preprocess(self) -> Preprocess:
+        """How an image becomes pixels; plain values, so that other processes can do it."""
+
     def prepare_image(self, image: Image) -> Tensor:
-        """One image as a uint8 tensor of fixed shape, on the CPU."""
+        """One image as uint8 pixels (3, side, side), on the CPU."""
 
     def prepare_texts(self, texts: Sequence[str]) -> Tensor:
         """Texts as padded ids (n, length), on the CPU; 0 is padding."""
 
+    def save(self, folder: Path) -> None:
+        """Write everything that loading needs."""
+
+
+@runtime_checkable
+class TrainableEncoder(Trainable, Protocol):
+    """Two towers with gradients."""
+
     def image_vectors(self, pixels: Tensor) -> Tensor:
-        """Prepared images (n, ...) to raw vectors (n, dim)."""
+        """Prepared images (n, 3, side, side) to raw vectors (n, dim)."""
 
     def text_vectors(self, pieces: Tensor) -> Tensor:
         """Prepared texts (n, length) to raw vectors (n, dim)."""
 
-    def save(self, folder: Path) -> None:
-        """Write everything that loading needs."""
+
+@runtime_checkable
+class TrainableFusingEncoder(Trainable, Protocol):
+    """Towers that meet before the vector, with gradients."""
+
+    def item_vectors(self, pixels: Tensor, image_rows: Tensor, pieces: Tensor, text_rows: Tensor) -> Tensor:
+        """Vectors (n, dim) of things made of rows of prepared images and texts; -1: that part is absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +125,10 @@ def encode_parts(
     with_image = [row for row, image in enumerate(images) if image is not None]
     with_text = [row for row, text in enumerate(texts) if text]
     if with_image:
-        image_rows[with_image] = encoder.encode_images([image for image in images if image is not None])
+        # a query that asks for each modality shows the same image every time: it is encoded once
+        once = {id(image): image for image in images if image is not None}
+        vectors = dict(zip(once, encoder.encode_images(list(once.values())), strict=True))
+        image_rows[with_image] = [vectors[id(images[row])] for row in with_image]
     if with_text:
         text_rows[with_text] = encoder.encode_texts([text for text in texts if text])
     return Parts(image_rows, text_rows)
