@@ -1,0 +1,126 @@
+"""How fast `mini` embeds pictures and short texts, beside CLIP ViT-B/16 in the same run.
+
+    python benchmarks/encoders.py
+
+CLIP has random weights of the published shape: its speed does not depend on them. Pictures come
+decoded: both are timed from pixels to vectors, with their own preparation. Writes
+benchmarks/results/encoders.json.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from genius.encode.base import Encoder, load_encoder
+
+RESULTS = Path(__file__).parent / "results" / "encoders.json"
+PICTURES, TEXTS, ROUNDS = 32, 128, 3
+WORDS = [
+    "a",
+    "small",
+    "brown",
+    "dog",
+    "runs",
+    "over",
+    "the",
+    "green",
+    "lawn",
+    "with",
+    "red",
+    "ball",
+    "in",
+    "its",
+    "mouth",
+]
+
+
+def clip_base(folder: Path) -> Encoder:
+    """CLIP ViT-B/16 as transformers builds it, with random weights and a tokenizer of letters."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from transformers import CLIPConfig, CLIPModel, PreTrainedTokenizerFast
+
+    config = CLIPConfig.from_text_vision_configs(
+        CLIPConfig().text_config, CLIPConfig(vision_config={"patch_size": 16}).vision_config
+    )
+    torch.manual_seed(0)
+    CLIPModel(config).save_pretrained(folder)
+    pieces = {
+        "<pad>": 0,
+        "<start>": 49406,
+        "<end>": 49407,
+        **{word: row for row, word in enumerate(WORDS, 1)},
+    }
+    tokenizer = Tokenizer(WordLevel(pieces, unk_token="<pad>"))
+    tokenizer.pre_tokenizer = Whitespace()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        bos_token="<start>",
+        eos_token="<end>",
+        unk_token="<pad>",
+    )
+    fast.save_pretrained(folder)
+    loaded = load_encoder("clip", folder)
+    assert isinstance(loaded, Encoder)
+    return loaded
+
+
+def per_second(encode: Callable[[Sequence[Any]], Any], things: Sequence[Any]) -> float:
+    """Things a second: the median of a few rounds after one to warm up."""
+    encode(things[: len(things) // 4])
+    took = []
+    for _ in range(ROUNDS):
+        started = time.perf_counter()
+        encode(things)
+        took.append(time.perf_counter() - started)
+    return len(things) / statistics.median(took)
+
+
+def main() -> None:
+    rng = np.random.default_rng(0)
+    pictures = [Image.fromarray(rng.integers(0, 255, (180, 240, 3), dtype=np.uint8)) for _ in range(PICTURES)]
+    texts = [" ".join(rng.choice(WORDS, 10)) for _ in range(TEXTS)]
+    mini = load_encoder("mini")
+    assert isinstance(mini, Encoder)
+    with tempfile.TemporaryDirectory() as folder:
+        clip = clip_base(Path(folder))
+        figures = {
+            name: {
+                "images_per_s": round(per_second(encoder.encode_images, pictures), 1),
+                "texts_per_s": round(per_second(encoder.encode_texts, texts), 1),
+            }
+            for name, encoder in (("mini", mini), ("clip ViT-B/16", clip))
+        }
+    ratio = {
+        kind: round(figures["mini"][kind] / figures["clip ViT-B/16"][kind], 2)
+        for kind in ("images_per_s", "texts_per_s")
+    }
+    result = {
+        "command": "python benchmarks/encoders.py",
+        "machine": {
+            "cores": torch.get_num_threads(),
+            "processor": platform.processor(),
+            "torch": torch.__version__,
+        },
+        **figures,
+        "mini / clip": ratio,
+    }
+    RESULTS.write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()

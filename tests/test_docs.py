@@ -1,0 +1,30 @@
+"""What the documents say about the code is true of it."""
+
+import re
+from functools import reduce
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+NAMED = sorted(set(re.findall(r"`(genius[\w.]+:[\w.]+)`", (REPOSITORY / "docs" / "method.md").read_text())))
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_place_the_method_page_names_exists(name):
+    module, path = name.split(":")
+    assert callable(reduce(getattr, path.split("."), import_module(module)))
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/method.md", "docs/design.md"])
+def test_links_lead_somewhere(page):
+    text = (REPOSITORY / page).read_text()
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+    assert [link for link in links if not ((REPOSITORY / page).parent / link).exists()] == []
+
+
+def test_every_recipe_in_the_readme_exists():
+    named = re.findall(r"recipes/[\w-]+\.toml", (REPOSITORY / "README.md").read_text())
+    assert named
+    assert [name for name in named if not (REPOSITORY / name).exists()] == []
