@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -127,9 +128,7 @@ class Pairs:
         rows: list[Tensor] = []
         while count > 0:
             epoch, offset = divmod(start, self.queries)
-            generator = generator_for(self.device, seed, "epoch", epoch)
-            order = torch.randperm(self.queries, generator=generator, device=self.device)
-            rows.append(order[offset : offset + count])
+            rows.append(_epoch_order(self.device, self.queries, seed, epoch)[offset : offset + count])
             start, count = start + len(rows[-1]), count - len(rows[-1])
         return torch.cat(rows)
 
@@ -203,6 +202,12 @@ def build_pairs(
         item_text=item_texts,
         item_modality=modality,
     )
+
+
+@lru_cache(maxsize=2)
+def _epoch_order(device: torch.device, count: int, seed: int, epoch: int) -> Tensor:
+    """The order in which an epoch asks its queries, (count,); kept for the steps that follow."""
+    return torch.randperm(count, generator=generator_for(device, seed, "epoch", epoch), device=device)
 
 
 def _one_of(flat: Tensor, start: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor:

@@ -36,6 +36,7 @@ class ResidualQuantizer(nn.Module):
     """
 
     vectors: Tensor
+    row_of_level: Tensor
 
     def __init__(
         self, dim: int, sizes: Sequence[int], *, modality: str = "assigned", shared: bool = False
@@ -57,6 +58,7 @@ class ResidualQuantizer(nn.Module):
         self.starts = tuple(min(start, starts[first]) for start in starts) if shared else starts
         rows = self.starts[-1] + sizes[-1]
         self.register_buffer("vectors", torch.zeros(rows, dim))
+        self.register_buffer("row_of_level", torch.tensor(self.starts), persistent=False)
         self.classifier = nn.Linear(dim, MODALITIES) if modality == "classifier" else None
 
     @property
@@ -103,7 +105,7 @@ class ResidualQuantizer(nn.Module):
 
     def rows(self, codes: Tensor) -> Tensor:
         """Where the code vectors of codes (..., levels) stand in the table."""
-        return codes + torch.tensor(self.starts, device=codes.device)
+        return codes + self.row_of_level
 
     def level_zero(self, z: Tensor, modality: Tensor | None) -> Tensor:
         """The modality codes of z, (n,)."""
