@@ -19,8 +19,7 @@ def test_a_folder_is_indexed_and_brought_up_to_date(genius, pictures):
     run = ("index", pictures, "--to", "idx", "--format", "json")
     new = {"added": 11, "updated": 0, "unchanged": 0, "skipped": 0, "removed": 0, "items": 11}
     assert summary(genius(*run)) == new
-    again = summary(genius(*run))
-    assert (again["added"], again["updated"] + again["unchanged"]) == (0, 11)
+    assert summary(genius(*run)) == new | {"added": 0, "unchanged": 11}
     Image.new("RGB", (32, 24), "white").save(pictures / "red.png")
     Image.new("RGB", (32, 24), "pink").save(pictures / "pink.png")
     (pictures / "blue.png").unlink()

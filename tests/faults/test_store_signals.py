@@ -83,3 +83,28 @@ def test_sigkill_of_index_is_resumed(tmp_path):
     summary = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert summary["items"] == 200
     assert check(tmp_path / "idx", TRIE).clean
+
+
+@pytest.mark.parametrize("place", ["during-build", "after-rename", "before-generation-commit"])
+def test_a_killed_compaction_leaves_the_answers_as_they_were(tmp_path, place):
+    """The same failpoints as for the store alone, now with the trie and through the command line."""
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    for n in range(12):
+        Image.new("RGB", (8, 8), (20 * n, 255 - 20 * n, 99)).save(pictures / f"{n:02d}.png")
+    environment = {**os.environ, "GENIUS_INDEX": str(tmp_path / "idx")}
+
+    def genius(*arguments, **more):
+        command = [sys.executable, str(PROGRAM), *map(str, arguments)]
+        return subprocess.run(command, env=environment | more, capture_output=True, text=True)
+
+    assert genius("index", pictures).returncode == 0
+    assert genius("remove", "03.png", "04.png").stdout == "removed 2\n"
+    ask = ("search", "red", "--want", "image", "-k", "12", "--format", "json")
+    before = genius(*ask).stdout
+    assert len(json.loads(before)) == 10
+    assert genius("compact", GENIUS_FAILPOINT=place).returncode == -signal.SIGKILL
+    assert genius(*ask).stdout == before
+    assert genius("check").returncode == 0
+    assert genius("compact").returncode == 0
+    assert genius(*ask).stdout == before

@@ -64,7 +64,7 @@ def add_items(
                 index.add(records, amended)
             updated = sum(record.id in known for record in records)
             result.added += len(records) - updated
-            result.updated += updated + len(amended)
+            result.updated += updated + sum(not change.only_stamp for change in amended)
             if progress is not None:
                 progress(result)
     return result
@@ -96,6 +96,7 @@ def _sort(
             ready.append(outcome)
         elif isinstance(outcome, Amendment):
             amended.append(outcome)
+            result.unchanged += outcome.only_stamp
         elif outcome is None:
             result.unchanged += 1
         else:

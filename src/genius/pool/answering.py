@@ -36,6 +36,14 @@ class Answer(NamedTuple):
     codes: tuple[int, ...]
 
 
+class Ranked(NamedTuple):
+    """The answers to one query, best first, and what the search for them touched."""
+
+    answers: list[Answer]
+    beams: int  # prefixes the search ended with
+    leaves: int  # items under them
+
+
 def embed(model: PoolModel, asks: Sequence[Ask]) -> list[Asked]:
     """The questions with their vectors."""
     if not asks:
@@ -48,7 +56,7 @@ def embed(model: PoolModel, asks: Sequence[Ask]) -> list[Asked]:
 
 def answers(
     view: View, searcher: Searcher, model: PoolModel, queries: Sequence[Sequence[Asked]], options: Options
-) -> list[list[Answer]]:
+) -> list[Ranked]:
     """The best items for each query, which is one question or several that compete."""
     flat = [asked for several in queries for asked in several]
     found = iter(_find(view, searcher, model, flat, options))
@@ -56,9 +64,10 @@ def answers(
     for several in queries:
         own = [next(found) for _ in several]
         if len(own) > 1:
-            ranked.append(_fair(view, searcher.tables, several, own, options.k))
+            best = _fair(view, searcher.tables, several, own, options.k)
         else:
-            ranked.append([answer for one in own for answer in _plain(view, one)])
+            best = [answer for one in own for answer in _plain(view, one)]
+        ranked.append(Ranked(best, sum(one.beams for one in own), sum(one.leaves for one in own)))
     return ranked
 
 

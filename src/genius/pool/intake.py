@@ -78,8 +78,10 @@ def receive(item: Item, known: Known | None, source: str | None = None) -> Ready
         return None if unchanged else Amendment(known.row, path, source, meta, known.stamp)
     image_hash, image = _read(item, path, known.hash[:_DIGEST] if known is not None and same_text else None)
     if known is not None and known.hash == image_hash + text_hash:
-        unchanged = (known.meta, known.source, known.path, known.stamp) == (meta, source, path, stamp)
-        return None if unchanged else Amendment(known.row, path, source, meta, stamp)
+        unchanged = (known.meta, known.source, known.path) == (meta, source, path)
+        if unchanged and known.stamp == stamp:
+            return None
+        return Amendment(known.row, path, source, meta, stamp, only_stamp=unchanged)
     return Ready(
         item.id,
         image,

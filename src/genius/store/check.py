@@ -84,8 +84,11 @@ def _cache_problems(index: Index) -> Iterator[str]:
     except CacheDamaged as error:
         yield f"cache: {error}"
         return
-    snapshot = index.snapshot()
-    places = np.flatnonzero(snapshot.alive())
-    found = np.concatenate([snapshot.runs.rows(places), snapshot.delta.rows])
-    if not np.array_equal(found, index.truth.rows()):
+    for _ in range(10):  # somebody may be writing
+        snapshot = index.snapshot()
+        rows = index.truth.rows()
+        if index.truth.change() == snapshot.change:
+            break
+    found = np.concatenate([snapshot.runs.rows(np.flatnonzero(snapshot.alive())), snapshot.delta.rows])
+    if not np.array_equal(found, rows):
         yield f"cache: generation {pinned.number} and the changes since do not add up to the items"

@@ -109,6 +109,7 @@ class Amendment:
     source: str | None
     meta: str
     stamp: Stamp
+    only_stamp: bool = False  # nothing but the times of the file
 
 
 @dataclass(frozen=True, slots=True)
