@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from genius.errors import BadInput
 from genius.pool.adding import Added, add_items
 from genius.pool.answering import Answer, answers, embed
 from genius.pool.asking import questions
+from genius.pool.branch import Branch, branch
 from genius.pool.intake import THUMBNAIL, thumbnail
 from genius.pool.model import PoolModel
 from genius.pool.view import TRIE, View
@@ -29,6 +30,16 @@ from genius.types import Hit, Item, Modality, Query
 
 ATTEMPTS = 5  # at an answer while others change the index
 _OPTIONS = frozenset(option.name for option in fields(Options))
+
+
+class Result(NamedTuple):
+    """The hits of one query and what the search touched."""
+
+    hits: list[Hit]
+    beams: int  # prefixes of codes the search ended with
+    leaves: int  # items under them
+    generation: int  # of the arrays that answered
+    changes: int  # committed changes of the index that the answer knows of
 
 
 class Engine:
@@ -165,6 +176,20 @@ class Engine:
         generate, lookup or both (default: what served the model best); `rerank` is none, codes or vectors
         (default: vectors where the index keeps them); `beam` is how many prefixes are followed.
         """
+        results = self.results(queries, k, want, search=search, rerank=rerank, beam=beam)
+        return [result.hits for result in results]
+
+    def results(
+        self,
+        queries: Sequence[str | Path | Query],
+        k: int = 10,
+        want: Modality | str | None = None,
+        *,
+        search: str | None = None,
+        rerank: str | None = None,
+        beam: int | None = None,
+    ) -> list[Result]:
+        """As `search_batch`, with what each search touched and the state of the index that answered."""
         options = self._options(k, search, rerank, beam)
         view = self._current()
         asked = [questions(Query.of(query), want, view.present) for query in queries]
@@ -178,12 +203,21 @@ class Engine:
                 self.index.rebuild()
                 view = self._current()
                 continue
-            records = self.index.truth.records({answer.row for several in ranked for answer in several})
-            complete = all(answer.row in records for several in ranked for answer in several)
+            records = self.index.truth.records({answer.row for one in ranked for answer in one.answers})
+            complete = all(answer.row in records for one in ranked for answer in one.answers)
             if complete or attempt == ATTEMPTS - 1:
-                return [_hits(several, records) for several in ranked]
+                now = (view.snapshot.generation.number, view.snapshot.change)
+                return [Result(_hits(one.answers, records), one.beams, one.leaves, *now) for one in ranked]
             view = self._current()  # an item was replaced or removed meanwhile
         raise AssertionError("a cache that was just built is damaged again")
+
+    def branch(
+        self, prefix: Sequence[int] = (), first: int = 24, twigs: int = 64, sample: int = 4
+    ) -> tuple[Branch, dict[int, Record]]:
+        """What shares a prefix of codes and how it goes on, and the items its rows name."""
+        found = branch(self._current(), prefix, first, twigs, sample)
+        rows = {*found.rows, *(row for twig in found.twigs for row in twig.rows)}
+        return found, self.index.truth.records(rows)
 
     def get(self, id: str) -> Record | None:
         """What is stored of an item, without its vector; None if it is not there."""
