@@ -1,0 +1,121 @@
+"""What the durable store costs: adding, compacting, opening, the first look at it, and bytes per item.
+
+    python benchmarks/store.py                                    # benchmarks/results/store.json
+    python benchmarks/store.py --items 20000 --out -              # a quick look
+
+Random codes (level 0 and 8 levels of 256) and random unit vectors of width 512; encoding is not part of it.
+`open_ms` is what a new process pays before its first search, model aside: SQLite opened, trie and codes
+mapped and their checksums verified; vectors are verified where they are read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sqlite3
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from genius.pool.view import TRIE, View
+from genius.store.check import check
+from genius.store.index import Index
+from genius.store.records import Record
+from genius.store.stats import stats
+from genius.types import Modality
+
+SIZES = (3, *(256,) * 8)
+DIM = 512
+
+
+def records(start: int, count: int, vectors: bool) -> list[Record]:
+    noise = np.random.default_rng(start)
+    codes = noise.integers(0, 256, (count, len(SIZES))).astype(np.uint16)
+    codes[:, 0] %= 3
+    phi = noise.standard_normal((count, DIM), dtype=np.float32)
+    half = (phi / np.linalg.norm(phi, axis=1, keepdims=True)).astype(np.float16)
+    return [
+        Record(
+            f"photos/{start + n:08d}.jpg",
+            list(Modality)[codes[n, 0]],
+            codes[n],
+            half[n] if vectors else None,
+            path=f"/data/photos/{start + n:08d}.jpg",
+            hash=bytes(32),
+        )
+        for n in range(count)
+    ]
+
+
+def measure(folder: Path, items: int, batch: int, vectors: bool) -> dict[str, Any]:
+    Index.create(folder, model="none", fingerprint="0" * 64, sizes=SIZES, dim=DIM, vectors=vectors)
+    with Index.open(folder, TRIE) as index:
+        adding = 0.0
+        for start in range(0, items, batch):
+            some = records(start, min(batch, items - start), vectors)
+            began = time.perf_counter()
+            index.add(some)
+            adding += time.perf_counter() - began
+        began = time.perf_counter()
+        index.compact()
+        compacting = time.perf_counter() - began
+    began = time.perf_counter()
+    with Index.open(folder, TRIE) as index:
+        View(index.snapshot(), SIZES)
+        opening = time.perf_counter() - began
+        began = time.perf_counter()
+        index.add(records(items, 1, vectors))
+        one = time.perf_counter() - began
+        began = time.perf_counter()
+        view = View(index.snapshot(), SIZES)
+        fresh = time.perf_counter() - began
+        began = time.perf_counter()
+        index.remove([f"photos/{n:08d}.jpg" for n in range(100)])
+        removing = time.perf_counter() - began
+        if vectors:
+            view.vectors(np.random.default_rng(0).integers(0, items, 400))
+        used = stats(index)["bytes"]
+    began = time.perf_counter()
+    assert check(folder, TRIE).clean
+    checking = time.perf_counter() - began
+    return {
+        "vectors": vectors,
+        "batch": batch,
+        "add_items_per_s": round(items / adding),
+        "compact_s": round(compacting, 2),
+        "open_ms": round(1000 * opening, 1),
+        "add_one_ms": round(1000 * one, 2),
+        "see_it_ms": round(1000 * fresh, 2),
+        "remove_100_ms": round(1000 * removing, 2),
+        "check_s": round(checking, 1),
+        "bytes_per_item": {name: round(size / items, 1) for name, size in used.items()},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure the durable store.")
+    parser.add_argument("--items", type=int, default=100_000)
+    parser.add_argument("--out", default=str(Path(__file__).parent / "results" / "store.json"))
+    options = parser.parse_args()
+    rows = []
+    for batch, vectors in ((64, True), (1024, True), (1024, False)):
+        with tempfile.TemporaryDirectory() as folder:
+            rows.append(measure(Path(folder) / "index", options.items, batch, vectors))
+    result = {
+        "command": "python benchmarks/store.py",
+        "items": options.items,
+        "sqlite": sqlite3.sqlite_version,
+        "rows": rows,
+    }
+    text = json.dumps(result, indent=2) + "\n"
+    if options.out == "-":
+        print(text, end="")
+    else:
+        Path(options.out).write_text(text)
+
+
+if __name__ == "__main__":
+    main()
