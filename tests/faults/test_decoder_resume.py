@@ -18,7 +18,7 @@ SCRIPT = Path(__file__).resolve().parents[1] / "decode" / "clusters.py"
 def train(folder: Path, die_at: int = -1) -> int:
     """Run 30 steps with dropout in a process of their own, which kills itself at the given step."""
     command = [sys.executable, str(SCRIPT), str(folder), "0.2", str(die_at)]
-    return subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=120).returncode
+    return subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=600).returncode
 
 
 @pytest.fixture(scope="module")
