@@ -13,7 +13,7 @@ from typing import Any
 from genius.evaluate.baselines.faiss_search import FaissSystem, cells, code_bits, divisor
 
 ROTATION_ROUNDS = 8  # of OPQ; more take long and gain little
-LEARNABLE = 1024  # items from which OPQ learns; it needs more than its 256 centroids
+LEARNABLE = 512  # items; FAISS corrupts memory when OPQ learns from fewer vectors than dimensions
 DIMS_PER_CODE = 16  # that the rotation keeps
 
 
@@ -54,12 +54,15 @@ def pq(code_bytes: int = 16) -> FaissSystem:
 
 def _rotation(faiss: Any, dim: int, code_bytes: int, items: int) -> tuple[Any, int, int]:
     """A rotation to be learned (a random one for a small pool), the width it keeps, the number of codes."""
-    if items < LEARNABLE:
+    if items < max(LEARNABLE, 2 * dim):
         return faiss.RandomRotationMatrix(dim, dim), dim, divisor(dim, code_bytes)
     width = min(dim, DIMS_PER_CODE * code_bytes)
     parts = divisor(width, code_bytes)
+    quantizer = faiss.ProductQuantizer(width, parts, code_bits(items))
+    quantizer.cp.min_points_per_centroid = 1  # a small pool is no reason for a warning per code
     rotation = faiss.OPQMatrix(dim, parts, width)
     rotation.niter = ROTATION_ROUNDS
+    rotation.pq = rotation.kept = quantizer  # FAISS holds a bare pointer: Python has to keep the object
     return rotation, width, parts
 
 
@@ -68,6 +71,6 @@ def _lists(faiss: Any, dim: int, parts: int, items: int, share: float) -> Any:
     coarse = faiss.IndexFlatIP(dim)
     index = faiss.IndexIVFPQ(coarse, dim, lists, parts, code_bits(items), faiss.METRIC_INNER_PRODUCT)
     index.do_polysemous_training = False  # half a minute for a kind of search that is not used
-    index.pq.cp.min_points_per_centroid = 1  # a small pool is no reason for a warning per code
+    index.pq.cp.min_points_per_centroid = 1
     index.nprobe = max(1, round(share * lists))
     return index
