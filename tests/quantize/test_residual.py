@@ -46,6 +46,7 @@ def test_two_levels_by_hand():
     # residuals (-0.4, 0.8), (0.6, -0.2), (0.1, 0.3): nearest to (-0.5, 0.5), (0, 0), (0, 0)
     assert codes.tolist() == [[0, 0], [1, 1], [2, 1]]
     torch.testing.assert_close(quantizer.decode(codes), torch.tensor([[0.5, 0.5], [0.0, 1.0], [0.5, 0.5]]))
+    torch.testing.assert_close(quantizer.directions(codes)[0], torch.tensor([0.5, 0.5]) * 2**0.5)
     expected = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
     torch.testing.assert_close(quantizer.partial_sums(codes)[0], expected)
 

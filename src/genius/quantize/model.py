@@ -74,6 +74,10 @@ class Quantizer(nn.Module):
         """Quantized vectors of codes (n, levels), (n, dim)."""
         return self.residual.decode(codes)
 
+    def directions(self, codes: Tensor) -> Tensor:
+        """Quantized vectors of codes (n, levels) at unit length, (n, dim): what codes alone are scored by."""
+        return self.residual.directions(codes)
+
     @torch.no_grad()
     def z_of(self, image: Floats, text: Floats) -> Floats:
         """`forward` from and to numpy, in chunks."""

@@ -29,12 +29,15 @@ def fuse_queries(quantizer: Quantizer, pairs: Pairs, rows: Tensor | None = None)
 def code_recall(quantizer: Quantizer, pairs: Pairs, k: int = 5) -> dict[str, float]:
     """Hit rates on the whole pool, means over the tasks, and the quantization error of the items.
 
-    `hit@5` scores <z_q, sum of code vectors>, the best that codes alone can do; `hit@5_z` scores <z_q, z_c>.
+    `hit@5` scores the cosine of z_q and the sum of code vectors, the best that codes alone can do;
+    `hit@5_sum` the product <z_q, sum>, as lookup search does level by level; `hit@5_z` scores <z_q, z_c>.
     """
     query, item = fuse_queries(quantizer, pairs), fuse_items(quantizer, pairs)
-    quantized = quantizer.decode(quantizer.encode(item, pairs.item_modality))
+    codes = quantizer.encode(item, pairs.item_modality)
+    quantized = quantizer.decode(codes)
     return {
-        f"hit@{k}": mean_over_tasks(hits(query, quantized, pairs, k), pairs),
+        f"hit@{k}": mean_over_tasks(hits(query, quantizer.directions(codes), pairs, k), pairs),
+        f"hit@{k}_sum": mean_over_tasks(hits(query, quantized, pairs, k), pairs),
         f"hit@{k}_z": mean_over_tasks(hits(query, item, pairs, k), pairs),
         "error": float((item - quantized).square().sum(1).mean()),
     }

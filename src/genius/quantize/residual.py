@@ -11,6 +11,7 @@ from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from genius.errors import BadInput
 
@@ -98,6 +99,14 @@ class ResidualQuantizer(nn.Module):
         for level in range(1, self.levels):
             total = total + self.codebook(level)[codes[:, level]]
         return total
+
+    def directions(self, codes: Tensor) -> Tensor:
+        """The quantized vectors scaled to unit length, (n, dim): what codes alone should be scored by.
+
+        Sums of code vectors are shorter than z, by how much differs from item to item; <z_q, sum> would
+        prefer long sums. The length follows from the codes, so nothing more need be stored.
+        """
+        return F.normalize(self.decode(codes), dim=1)
 
     def partial_sums(self, codes: Tensor) -> Tensor:
         """The quantized vectors after each level, (n, levels, dim); the last one is `decode`'s."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -77,12 +78,14 @@ def train_quantizer(
     kmeans_sample: int = 100_000,
     refine_rounds: int = 0,
     least_purity: float = LEAST_PURITY,
+    notes: Mapping[str, Any] | None = None,
     show: bool = True,
 ) -> Trained:
     """Train `quantizer` in place on `train`, keep the weights that are best on `val`, refine the codebooks.
 
-    `train` must be on the quantizer's device. A run found in `folder` is resumed. Raises TrainingStopped when
-    a loss is not finite or the codes collapse.
+    `train` must be on the quantizer's device. A run found in `folder` is resumed, or refused if its `notes`
+    (plain values that say where the vectors come from) were others. Raises TrainingStopped when a loss is not
+    finite or the codes collapse.
     """
     if not (objective.contrastive or objective.residual or objective.agreement):
         raise BadInput("all loss weights are 0: set contrastive, residual or agreement")
@@ -100,7 +103,12 @@ def train_quantizer(
             folder=folder,
             seed=seed,
             validate=None if val is None else _validation(quantizer, val),
-            settings={**asdict(objective), **quantizer.shape(), "kmeans_sample": kmeans_sample},
+            settings={
+                **asdict(objective),
+                **quantizer.shape(),
+                "kmeans_sample": kmeans_sample,
+                **(notes or {}),
+            },
             show=show,
         )
     quantizer.eval()
