@@ -27,6 +27,8 @@ class Data(Section):
     root: str
     datasets: tuple[str, ...] = Field(default=(), strict=False)  # empty: all that the root holds
     features: str = ""  # folder for cached vectors; empty: beside the run
+    val_queries: int = Field(default=0, ge=0)  # at most so many queries of val are asked; 0: all
+    val_items: int = Field(default=0, ge=0)  # at most so many items in val's pool, positives first; 0: all
 
 
 class Encoder(Section):
@@ -64,6 +66,8 @@ class EncoderTraining(Section):
     smallest_view: float = Field(default=1.0, gt=0, le=1)  # share of a picture that a random view keeps
     colour: float = Field(default=0.0, ge=0, lt=1)  # random change of brightness, contrast, saturation
     resident: bool = False  # all pictures decoded on the device
+    heads_only: bool = False  # of mini: what its towers see is computed once, only the heads learn
+    heads_dropout: float = Field(default=0.2, ge=0, lt=1)  # of those heads
     teacher_weight: float = Field(default=0.0, ge=0)  # with a distillation: stay near the teacher
 
 

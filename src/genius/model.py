@@ -1,7 +1,7 @@
 """A whole model: encoder, quantizer and decoder out of one folder, with the values it was chosen with.
 
 model.toml              which encoder, the shapes, the search settings chosen on val
-encoder.safetensors …   the encoder, where it is `mini`; others are named by their source
+encoder.safetensors …   the encoder, where it is `mini` or trained with it; others are named by their source
 quantizer.safetensors   fusion and codebooks
 decoder.safetensors     the decoder
 """
@@ -9,6 +9,7 @@ decoder.safetensors     the decoder
 from __future__ import annotations
 
 import hashlib
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -59,6 +60,7 @@ class Model:
     def load(cls, name: str | Path = "mini", device: str = "cpu") -> Self:
         """The model `name` (shipped, or a folder), ready to use."""
         from genius.decode.weights import load_decoder
+        from genius.quantize.model import FILE as QUANTIZER
         from genius.quantize.model import load_quantizer
 
         folder = model_folder(name)
@@ -74,12 +76,14 @@ class Model:
         except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
             file = folder / SETTINGS
             raise ModelMismatch(f"{file} is no model of ours ({error}): train or convert it anew") from None
-        digest = hashlib.sha256(encoder.fingerprint.encode())
-        for file in sorted(folder.glob("*.safetensors")):
-            digest.update(file.read_bytes())
+        _refuse_strangers(folder, encoder, quantizer, decoder)
+        # not the decoder: stored codes do not depend on it
+        digest = hashlib.blake2b(encoder.fingerprint.encode(), digest_size=8)
+        digest.update(json.dumps(quantizer.shape()).encode())
+        digest.update((folder / QUANTIZER).read_bytes())
         return cls(
             name=str(name),
-            fingerprint=digest.hexdigest()[:16],
+            fingerprint=digest.hexdigest(),
             encoder=encoder,
             quantizer=quantizer,
             decoder=decoder,
@@ -98,8 +102,9 @@ class Model:
 
     @property
     def modality_codes(self) -> dict[Modality, int]:
-        """The code of level 0 that stands for each modality."""
-        return {modality: code for code, modality in enumerate(MODALITIES)}
+        """The code of level 0 that stands for each modality; none where level 0 is something else."""
+        tells = self.quantizer.residual.modality != "none"
+        return {modality: code for code, modality in enumerate(MODALITIES)} if tells else {}
 
     def embed_items(self, images: Sequence[Image | None], texts: Sequence[str | None]) -> Parts:
         """Vectors of items; texts are cleaned as in training."""
@@ -124,3 +129,17 @@ class Model:
         """The codes of items, (n, levels)."""
         rows = np.array([MODALITIES.index(modality) for modality in modalities], dtype=np.int64)
         return self.quantizer.codes_of(self.z(parts), rows)
+
+
+def _refuse_strangers(
+    folder: Path, encoder: Encoder | FusingEncoder, quantizer: Quantizer, decoder: Decoder | None
+) -> None:
+    """Raise ModelMismatch for parts that were not made for each other."""
+    if encoder.dim != quantizer.dim:
+        raise ModelMismatch(
+            f"{folder}: the encoder's vectors have width {encoder.dim}, the quantizer wants {quantizer.dim}: "
+            "use the encoder it was trained with"
+        )
+    made_for = None if decoder is None else (decoder.shape.dim, decoder.shape.sizes)
+    if made_for is not None and made_for != (quantizer.dim, tuple(quantizer.sizes)):
+        raise ModelMismatch(f"{folder}: decoder and quantizer differ in their codes: train the decoder again")

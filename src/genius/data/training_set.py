@@ -5,17 +5,18 @@ Every stage trains from this: stage 0 reads the images and texts themselves, sta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from genius.data.base import Dataset
+from genius.data.base import Dataset, LabelledQuery, Row
 from genius.data.instructions import default_instruction, query_text
 from genius.errors import BadData
-from genius.types import Modality
+from genius.types import Item, Modality
 
 Rows = NDArray[np.int64]
 MODALITIES = tuple(Modality)
@@ -58,19 +59,28 @@ class _Table:
 
 
 def read_training_set(
-    dataset: Dataset, split: str, *, chosen: bool = False, defaults: bool = False
+    dataset: Dataset,
+    split: str,
+    *,
+    chosen: bool = False,
+    defaults: bool = False,
+    most_queries: int = 0,
+    most_items: int = 0,
 ) -> TrainingSet:
     """All queries of `split` with a positive in its universal pool, and the items of that pool.
 
     `chosen` keeps the one instruction that a query's id picks, for validation; `defaults` adds the sentence
-    that the product uses where nobody gives an instruction as one more variant.
+    that the product uses where nobody gives an instruction as one more variant. `most_queries` and
+    `most_items` keep a part that a hash of the ids picks, the same on every run: as many queries of each
+    task, their positives, and other items up to that number.
     """
     images, texts = _Table(), _Table()
+    sample = _Sample(dataset, split, most_queries, most_items)
     item_rows: dict[str, int] = {}
     item_image: list[int] = []
     item_text: list[int] = []
     item_modality: list[int] = []
-    for item in dataset.pool(split):
+    for item in sample.pool():
         item_rows[item.id] = len(item_rows)
         item_image.append(images.row(None if item.image is None else str(item.image)))
         item_text.append(texts.row(item.text))
@@ -83,23 +93,21 @@ def read_training_set(
     task_rows: list[int] = []
     want_rows: list[int] = []
     offsets, positives = [0], list[int]()
-    for row in dataset.rows(split):
-        task = tasks.setdefault(str(row), len(tasks))
-        for query in dataset.queries(split, row):
-            found = [item_rows[id_] for id_ in query.positives if id_ in item_rows]
-            if not found:
-                continue
-            query_ids.append(query.id)
-            query_image.append(images.row(None if query.image is None else str(query.image)))
-            ways = [dataset.instructions.chosen(query)] if chosen else dataset.instructions.of(query)
-            sentences = [way.sentence for way in ways]
-            if defaults:
-                sentences.append(default_instruction(query.modality, query.want))
-            variants.append([texts.row(query_text(sentence, query.text)) for sentence in sentences])
-            task_rows.append(task)
-            want_rows.append(MODALITIES.index(query.want))
-            positives += found
-            offsets.append(len(positives))
+    for query in sample.queries():
+        found = [item_rows[id_] for id_ in query.positives if id_ in item_rows]
+        if not found:
+            continue
+        query_ids.append(query.id)
+        query_image.append(images.row(None if query.image is None else str(query.image)))
+        ways = [dataset.instructions.chosen(query)] if chosen else dataset.instructions.of(query)
+        sentences = [way.sentence for way in ways]
+        if defaults:
+            sentences.append(default_instruction(query.modality, query.want))
+        variants.append([texts.row(query_text(sentence, query.text)) for sentence in sentences])
+        task_rows.append(tasks.setdefault(str(query.row), len(tasks)))
+        want_rows.append(MODALITIES.index(query.want))
+        positives += found
+        offsets.append(len(positives))
     if not query_ids:
         raise BadData(f"no query of split {split!r} has a positive in its pool: check the data root")
     width = max(map(len, variants))
@@ -119,3 +127,47 @@ def read_training_set(
         query_ids=query_ids,
         item_ids=list(item_rows),
     )
+
+
+class _Sample:
+    """Queries and items of a split: all of them, or those with the lowest hashes."""
+
+    def __init__(self, dataset: Dataset, split: str, most_queries: int, most_items: int) -> None:
+        self.dataset, self.split = dataset, split
+        self.highest_query: dict[Row, int] = {}  # hash up to which the queries of a row are kept
+        self.highest_item: int | None = None  # hash up to which items are kept; None: all
+        self.needed: set[str] = set()  # items that are kept whatever their hash
+        if most_queries:
+            hashes: dict[Row, list[int]] = {}
+            for query in dataset.queries(split):
+                hashes.setdefault(query.row, []).append(_hash(query.id))
+            each = -(-most_queries // max(1, len(hashes)))
+            self.highest_query = {row: _lowest(several, each) for row, several in hashes.items()}
+        if most_items:
+            self.needed.update(id_ for query in self.queries() for id_ in query.positives)
+            others = [_hash(item.id) for item in dataset.pool(split) if item.id not in self.needed]
+            self.highest_item = _lowest(others, max(0, most_items - len(self.needed)))
+
+    def queries(self) -> Iterator[LabelledQuery]:
+        for query in self.dataset.queries(self.split):
+            highest = self.highest_query.get(query.row)
+            if highest is None or _hash(query.id) <= highest:
+                yield query
+
+    def pool(self) -> Iterator[Item]:
+        highest = self.highest_item
+        for item in self.dataset.pool(self.split):
+            if highest is None or item.id in self.needed or _hash(item.id) <= highest:
+                yield item
+
+
+def _hash(name: str) -> int:
+    digest = hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big")
+
+
+def _lowest(hashes: list[int], count: int) -> int:
+    """The hash up to which `count` of them lie; -1 for none."""
+    if count >= len(hashes):
+        return max(hashes, default=-1)
+    return int(np.partition(np.array(hashes, dtype=np.uint64), count - 1)[count - 1]) if count else -1

@@ -19,9 +19,12 @@ from genius.data.training_set import TrainingSet
 from genius.encode.efficientnet import ImageTower, start_from_imagenet
 from genius.encode.mini import DIM, MiniEncoder, Towers
 from genius.encode.minilm import TextTower, start_from_minilm
+from genius.encode.pictures import Pictures
+from genius.encode.sampling import Sampler
 from genius.encode.teacher import imagenet_weights, minilm_weights
-from genius.encode.train import Pictures, Sampler, contrastive, fused
+from genius.encode.train import Texts, batch_loss, fused
 from genius.encode.views import mixed, random_views
+from genius.training import distributed
 from genius.training.loop import Result, run
 from genius.training.schedule import Plan, generator_for
 
@@ -64,26 +67,20 @@ def align_text(
 ) -> Result:
     """Train the text tower and the map on CLIP's vectors (images of `data`, dim) by eq. 2."""
     device = encoder.device
-    pieces = encoder.prepare_texts(data.texts).to(device)
-    lengths = (pieces != 0).sum(dim=1)
+    texts = Texts(data.texts, encoder, device)
     sampler = Sampler(data, device, balance)
 
-    def text_tower(rows: Tensor) -> Tensor:
-        vectors: Tensor = aligned.text(pieces[rows, : int(lengths[rows].max())])
-        return vectors
-
-    def image_tower(rows: Tensor) -> Tensor:
-        vectors: Tensor = aligned.map(clip_vectors[rows])
-        return vectors
+    def things(image_rows: Tensor, text_rows: Tensor) -> Tensor:
+        return fused(
+            image_rows,
+            text_rows,
+            lambda rows: aligned.map(clip_vectors[rows]),
+            lambda rows: aligned.text(texts[rows]),
+        )
 
     def step(number: int) -> dict[str, Tensor]:
-        generator = generator_for(device, seed, "alignment", number)
-        batch = sampler.draw(plan.batch, generator)
-        images = torch.cat([batch.query_image, batch.item_image])
-        texts = torch.cat([batch.query_text, batch.item_text])
-        query, item = fused(images, texts, image_tower, text_tower).chunk(2)
-        same = sampler.also_positive(batch.query, batch.item)
-        return {"loss": contrastive(query, item, same, temperature)}
+        batch = sampler.draw(plan.batch, generator_for(device, seed, "alignment", number))
+        return {"loss": batch_loss(things, batch, sampler, temperature)}
 
     return run("alignment", aligned, step, plan, folder=folder, seed=seed, validate=validate)
 
@@ -108,17 +105,20 @@ def distil_images(
     The second term copies, for each view, the teacher's similarities to all other views of the batch.
     """
     device = encoder.device
+    part = distributed.my_part(plan.batch)
 
     def step(number: int) -> dict[str, Tensor]:
         generator = generator_for(device, seed, "distillation", number)
         chosen = rows[torch.randint(len(rows), (plan.batch,), generator=generator, device=device)]
-        views = random_views(pictures[chosen], generator, smallest=smallest_view, flip=True, colour=colour)
-        views = mixed(views, generator, mix)
+        chance = generator_for(device, seed, "views", number, distributed.rank())
+        views = random_views(pictures[chosen[part]], chance, smallest=smallest_view, flip=True, colour=colour)
+        views = mixed(views, chance, mix)
         target = F.normalize(teacher(views).float(), dim=1)
         vectors = F.normalize(encoder.image_vectors(views).float(), dim=1)
         direction = 1 - (vectors * target).sum(dim=1).mean()
+        everyone = distributed.gather_rows(target)
         with torch.autocast(device.type, enabled=False):
-            copied, given = (side @ target.T / SHARPNESS for side in (vectors, target))
+            copied, given = (side @ everyone.T / SHARPNESS for side in (vectors, target))
         similar = F.kl_div(
             copied.log_softmax(dim=1), given.log_softmax(dim=1), log_target=True, reduction="batchmean"
         )

@@ -7,6 +7,7 @@ by a batch norm; `fold_norms` turns both into one biased convolution, which is w
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
@@ -127,16 +128,14 @@ class ImageTower(nn.Module):
 
 
 def fold_norms(tower: ImageTower) -> ImageTower:
-    """The same tower in eval mode with every batch norm folded into its convolution."""
+    """A copy of the tower, on the CPU in eval mode, with every batch norm folded into its convolution."""
+    tower = deepcopy(tower).cpu().eval()
     folded = ImageTower(tower.out.out_features, norm=False).eval()
     sources = [unit for unit in tower.modules() if isinstance(unit, ConvUnit)]
     targets = [unit for unit in folded.modules() if isinstance(unit, ConvUnit)]
     for source, target in zip(sources, targets, strict=True):
-        if source.norm is None:
-            target.load_state_dict(source.state_dict())
-        else:
-            fused = fuse_conv_bn_eval(source.conv.eval(), source.norm.eval())
-            target.conv.load_state_dict(fused.state_dict())
+        conv = source.conv if source.norm is None else fuse_conv_bn_eval(source.conv, source.norm)
+        target.conv.load_state_dict(conv.state_dict())
     folded.hidden.load_state_dict(tower.hidden.state_dict())
     folded.out.load_state_dict(tower.out.state_dict())
     return folded

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from genius.encode import blip, clip
 from genius.encode.base import Array
+from genius.encode.preprocess import Preprocess
 from genius.encode.pretrained import TwoTowers, find_folder
 from genius.encode.weights import fingerprint_tensors, load_weights, save_weights, written_folder
 from genius.errors import BadInput, ModelMismatch, ModelNotFound
@@ -99,6 +100,11 @@ class FeatureFusionEncoder:
     def fingerprint(self) -> str:
         """Follows towers and fusion as they were loaded; load again after training."""
         return fingerprint_tensors(self.fusion.state_dict(), [self.kind, self.towers.fingerprint])
+
+    @property
+    def preprocess(self) -> Preprocess:
+        """How an image becomes pixels."""
+        return self.towers.preprocess
 
     def prepare_image(self, image: Image) -> Tensor:
         """uint8 pixels (3, side, side), on the CPU."""

@@ -7,16 +7,17 @@ The way to fit the embedded encoder to one's own labelled data without a GPU:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from genius.data.training_set import TrainingSet
 from genius.encode.mini import MiniEncoder
-from genius.encode.train import Sampler, contrastive, fused
+from genius.encode.pictures import Pictures
+from genius.encode.sampling import Sampler
+from genius.encode.train import Texts, Things, batch_loss, fused, in_chunks
 from genius.training.loop import Result, run
 from genius.training.schedule import Plan, generator_for
 
@@ -36,6 +37,25 @@ class Heads(nn.Module):
         hidden, out = self.image if kind == "image" else self.text
         return out(self.dropout(F.gelu(hidden(self.dropout(features)))))  # type: ignore[no-any-return]
 
+    def things(self, images: Tensor, texts: Tensor) -> Things:
+        """Vectors of things named by rows of the features of images and texts."""
+        return lambda image_rows, text_rows: fused(
+            image_rows,
+            text_rows,
+            lambda rows: self(images[rows], "image"),
+            lambda rows: self(texts[rows], "text"),
+        )
+
+
+def features_of(encoder: MiniEncoder, pictures: Pictures, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """What the towers see before their heads: (pictures, 1280) and (texts, 384), on the device."""
+    module, device = encoder.module.eval(), encoder.device
+    words = Texts(texts, encoder, device)
+    return (
+        in_chunks(lambda rows: module.image.features(encoder.scaled(pictures[rows])), len(pictures), device),
+        in_chunks(lambda rows: module.text.features(words[rows]), len(texts), device),
+    )
+
 
 def train_heads(
     encoder: MiniEncoder,
@@ -52,21 +72,15 @@ def train_heads(
     validate: Callable[[Heads], Mapping[str, float]] | None = None,
     show: bool = True,
 ) -> Result:
-    """Eq. 2 on the heads; `images` and `texts` are the towers' features of the rows of `data`."""
+    """Eq. 2 on the heads of `encoder`; `images` and `texts` are the features of the rows of `data`."""
     heads = Heads(encoder, dropout).to(encoder.device)
     sampler = Sampler(data, encoder.device, balance)
 
+    things = heads.things(images, texts)
+
     def step(number: int) -> dict[str, Tensor]:
-        generator = generator_for(encoder.device, seed, "heads", number)
-        batch = sampler.draw(plan.batch, generator)
-        query, item = fused(
-            torch.cat([batch.query_image, batch.item_image]),
-            torch.cat([batch.query_text, batch.item_text]),
-            lambda rows: heads(images[rows].float(), "image"),
-            lambda rows: heads(texts[rows].float(), "text"),
-        ).chunk(2)
-        same = sampler.also_positive(batch.query, batch.item)
-        return {"loss": contrastive(query, item, same, temperature)}
+        batch = sampler.draw(plan.batch, generator_for(encoder.device, seed, "heads", number))
+        return {"loss": batch_loss(things, batch, sampler, temperature)}
 
     check = None if validate is None else lambda: validate(heads)
     return run("heads", heads, step, plan, folder=folder, seed=seed, validate=check, show=show)

@@ -1,27 +1,26 @@
 """`mini`: the embedded encoder. An EfficientNet-Lite2 and a MiniLM meet in a space of width 512.
 
 It needs no hub and no network: weights and tokenizer are in the package (`models/mini/`), its card beside
-them. Matrices are stored as int8 with one scale per row, the rest as float16; in memory all is float32.
+them. The text tower's matrices are stored as int8 with one scale per row, the rest as float16; in memory all
+is float32.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from genius.encode.base import Array
 from genius.encode.efficientnet import ImageTower, fold_norms, scale_pixels
-from genius.encode.minilm import TextTower, piece_ids
+from genius.encode.minilm import VOCABULARY, TextTower, piece_ids
+from genius.encode.preprocess import Preprocess
+from genius.encode.weights import check_fit, fingerprint, read_tensors, save_weights, written_folder
 from genius.errors import ModelMismatch, ModelNotFound
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ SIDE = 224
 IMAGE_BATCH = 16
 TEXT_BATCH = 32
 WEIGHTS, TOKENIZER = "encoder.safetensors", "tokenizer.json"
+SCALE = ".scale"  # ends the name of the scales of a matrix
 EMBEDDED = Path(__file__).parent.parent / "models" / "mini"
 
 
@@ -61,21 +61,26 @@ class MiniEncoder:
         """Width of the vectors."""
         return DIM
 
+    @property
+    def preprocess(self) -> Preprocess:
+        """The whole picture is squeezed to a square: nothing is cropped away."""
+        return Preprocess(SIDE, crop=False)
+
     def prepare_image(self, image: Image) -> Tensor:
-        """The whole picture squeezed to a square, (3, side, side) uint8: nothing is cropped away."""
-        pixels = np.asarray(
-            image.convert("RGB").resize((SIDE, SIDE), resample=3), dtype=np.uint8
-        )  # 3: bicubic
-        return torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+        """uint8 pixels (3, side, side), on the CPU."""
+        return torch.from_numpy(self.preprocess.pixels(image))
 
     def prepare_texts(self, texts: Sequence[str]) -> Tensor:
         """Padded piece ids, (n, length)."""
         return piece_ids(self.tokenizer, texts)
 
+    def scaled(self, pixels: Tensor) -> Tensor:
+        """uint8 pixels (n, 3, side, side) as the image tower reads them."""
+        return scale_pixels(pixels.to(self.device)).contiguous(memory_format=torch.channels_last)
+
     def image_vectors(self, pixels: Tensor) -> Tensor:
         """uint8 pixels (n, 3, side, side) to vectors (n, dim)."""
-        scaled = scale_pixels(pixels.to(self.device)).contiguous(memory_format=torch.channels_last)
-        vectors: Tensor = self.module.image(scaled)
+        vectors: Tensor = self.module.image(self.scaled(pixels))
         return vectors
 
     def text_vectors(self, pieces: Tensor) -> Tensor:
@@ -107,41 +112,32 @@ class MiniEncoder:
         return vectors
 
     def save(self, folder: Path) -> None:
-        """Weights (norms folded, packed) and tokenizer into `folder`."""
-        folder.mkdir(parents=True, exist_ok=True)
-        state = {
-            f"image.{name}": value
-            for name, value in fold_norms(deepcopy(self.module.image).cpu()).state_dict().items()
-        }
+        """Weights (norms folded, packed) and tokenizer into `folder`: all of it or nothing."""
+        state = {f"image.{name}": value for name, value in fold_norms(self.module.image).state_dict().items()}
         state |= {f"text.{name}": value for name, value in self.module.text.state_dict().items()}
-        save_file(pack(state), folder / WEIGHTS)
-        self.tokenizer.save(str(folder / TOKENIZER))
+        with written_folder(folder) as new:
+            save_weights(pack(state), new / WEIGHTS)
+            self.tokenizer.save(str(new / TOKENIZER))
 
     @classmethod
     def open(cls, folder: Path, device: str = "cpu") -> Self:
         """The encoder stored in `folder`; every key must be there and fit."""
-        weights = folder / WEIGHTS
-        if not weights.is_file():
+        weights, words = folder / WEIGHTS, folder / TOKENIZER
+        if not (weights.is_file() and words.is_file()):
             raise ModelNotFound(f"no mini encoder in {folder}: it needs {WEIGHTS} and {TOKENIZER}")
+        stored, _ = read_tensors(weights)
+        with torch.device("meta"):
+            towers = Towers().eval()  # shapes only: the stored values take their place
+        check_fit(pack(towers.state_dict()), stored, weights)
+        towers.load_state_dict(unpack(stored), assign=True)
         try:
-            state = unpack(load_file(weights))
-        except SafetensorError as error:
-            raise ModelMismatch(f"{weights} cannot be read ({error}): fetch or train it again") from None
-        towers = Towers().eval()
-        expected = towers.state_dict()
-        wrong = sorted(
-            name
-            for name in expected.keys() | state.keys()
-            if name not in expected or name not in state or state[name].shape != expected[name].shape
-        )
-        if wrong:
-            raise ModelMismatch(
-                f"{weights} does not fit mini: missing, extra or misshaped {', '.join(wrong[:8])}"
-            )
-        towers.load_state_dict(state, assign=True)
-        digest = hashlib.sha256(weights.read_bytes())
-        digest.update((folder / TOKENIZER).read_bytes())
-        return cls(towers, Tokenizer.from_file(str(folder / TOKENIZER)), digest.hexdigest()[:16], device)
+            tokenizer = Tokenizer.from_file(str(words))
+        except Exception as error:  # its parser raises nothing more precise
+            raise ModelMismatch(f"{words} is no tokenizer ({error}): fetch it again") from None
+        known = tokenizer.get_vocab_size()
+        if known > VOCABULARY:
+            raise ModelMismatch(f"{words} has {known} pieces, mini knows {VOCABULARY}: use its own tokenizer")
+        return cls(towers, tokenizer, fingerprint(weights, words), device)
 
 
 def load(source: str | Path | None = None, device: str = "cpu") -> MiniEncoder:
@@ -150,16 +146,16 @@ def load(source: str | Path | None = None, device: str = "cpu") -> MiniEncoder:
 
 
 def pack(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Float weights as they are stored: matrices as int8 with a scale per row, everything else as float16."""
+    """Float weights as they are stored: text matrices as int8 with a scale per row, all else as float16."""
     packed: dict[str, Tensor] = {}
     for name, value in state.items():
-        value = value.detach().cpu().float()
+        value = value.detach().float()
         if value.ndim == 2 and name.startswith("text."):
             scale = value.abs().amax(dim=1).clamp(min=1e-8) / 127
             packed[name] = (value / scale[:, None]).round().to(torch.int8)
-            packed[f"{name}.scale"] = scale
+            packed[name + SCALE] = scale
         else:
-            packed[name] = value.half().contiguous()
+            packed[name] = value.half()
     return packed
 
 
@@ -167,8 +163,7 @@ def unpack(packed: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Stored weights back to float32."""
     state: dict[str, Tensor] = {}
     for name, value in packed.items():
-        if name.endswith(".scale"):
-            continue
-        scale = packed.get(f"{name}.scale")
-        state[name] = value.float() if scale is None else value.float() * scale[:, None]
+        if not name.endswith(SCALE):
+            scale = packed.get(name + SCALE)
+            state[name] = value.float() if scale is None else value.float() * scale[:, None]
     return state

@@ -95,7 +95,8 @@ def start_from_minilm(tower: TextTower, weights: Mapping[str, Tensor]) -> None:
 
 def piece_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> Tensor:
     """Texts as padded piece ids (n, length), cut to MAX_LENGTH; 0 is padding."""
-    encoded = [encoding.ids[:MAX_LENGTH] for encoding in tokenizer.encode_batch(list(texts))]
+    readable = [text.encode("utf-8", "replace").decode() for text in texts]  # lone surrogates become `?`
+    encoded = [encoding.ids[:MAX_LENGTH] for encoding in tokenizer.encode_batch(readable)]
     ids = torch.zeros(len(encoded), max(map(len, encoded), default=0), dtype=torch.long)
     for row, pieces in enumerate(encoded):
         ids[row, : len(pieces)] = torch.tensor(pieces)

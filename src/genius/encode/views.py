@@ -23,7 +23,8 @@ def random_views(
         return torch.rand(count, generator=generator, device=device) * (high - low) + low
 
     area, aspect = uniform(smallest, 1.0), torch.exp(uniform(-math.log(4 / 3), math.log(4 / 3)))
-    wide, high = (area * aspect).sqrt().clamp(max=1), (area / aspect).sqrt().clamp(max=1)
+    aspect = torch.clamp(aspect, area, 1 / area)  # no side may be longer than the picture's
+    wide, high = (area * aspect).sqrt(), (area / aspect).sqrt()
     theta = torch.zeros(count, 2, 3, device=device)
     theta[:, 0, 0] = wide * (1 - 2 * (uniform(0, 1) < 0.5).float()) if flip else wide
     theta[:, 1, 1] = high

@@ -126,10 +126,11 @@ def refuse_pickle(file: Path) -> None:
     """Raise ModelMismatch if `file` is a pickle, by its name or its first bytes; it is not opened as one."""
     try:
         with file.open("rb") as opened:
-            start = opened.read(4)
+            start = opened.read(9)
     except OSError:
         start = b""  # the reader reports what is wrong with it
-    if file.suffix.lower() in PICKLES or start.startswith(_PICKLE_STARTS):
+    header = start[8:] == b"{"  # of safetensors; before it stands its length, which may look like a pickle
+    if file.suffix.lower() in PICKLES or (start.startswith(_PICKLE_STARTS) and not header):
         raise ModelMismatch(
             f"{file} is a pickle, which can run code when read: turn it into safetensors with "
             f"`genius convert KIND {file} --to DIR` (`genius convert --help` lists the kinds)"

@@ -12,11 +12,14 @@ from torch import Tensor
 from genius.config import Distillation, EncoderTraining, Optimiser
 from genius.data.training_set import TrainingSet
 from genius.encode import distill
-from genius.encode.base import TrainableEncoder
+from genius.encode.base import Trainable
+from genius.encode.heads import Heads, features_of, train_heads
 from genius.encode.mini import MiniEncoder
+from genius.encode.pictures import Pictures
 from genius.encode.teacher import ClipTeacher, clip_weights
-from genius.encode.train import Pictures, train_encoder
-from genius.pipeline.validation import in_chunks, sum_parts, task_hits
+from genius.encode.train import Learner, Texts, fused, in_chunks, things_of, train_encoder
+from genius.errors import BadInput
+from genius.pipeline.validation import hit_rates
 from genius.training.loop import Result
 from genius.training.schedule import Plan
 
@@ -29,24 +32,36 @@ class Splits:
     val: TrainingSet
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The pictures of both splits, decoded once for everything that follows."""
+
+    train: Pictures
+    val: Pictures
+
+    @classmethod
+    def of(cls, encoder: Trainable, splits: Splits, device: torch.device, *, resident: bool) -> Shown:
+        """Train pictures on the device if `resident`, else read when needed; val pictures are kept."""
+        keep = device if resident else torch.device("cpu")
+        return cls(
+            Pictures(splits.train.images, encoder, device, resident=resident),
+            Pictures(splits.val.images, encoder, keep, resident=True),
+        )
+
+
 def plan_of(optimiser: Optimiser) -> Plan:
     """The plan that a recipe's optimiser table describes."""
     return Plan(**optimiser.model_dump())
 
 
 def validator(
-    encoder: TrainableEncoder, data: TrainingSet, device: torch.device
+    encoder: Learner, data: TrainingSet, device: torch.device, pictures: Pictures | None = None
 ) -> Callable[[], Mapping[str, float]]:
-    """A function that gives hit@5 of exact search over `data`, pictures decoded once and kept on the CPU."""
-    pictures = Pictures(data.images, encoder, torch.device("cpu"), resident=True)
-    pieces = encoder.prepare_texts(data.texts)
-
-    def validate() -> Mapping[str, float]:
-        images = in_chunks(lambda rows: encoder.image_vectors(pictures[rows.cpu()]), len(data.images), device)
-        texts = in_chunks(lambda rows: encoder.text_vectors(pieces[rows.cpu()]), len(data.texts), device)
-        return task_hits(data, *sum_parts(data, images, texts))
-
-    return validate
+    """A function that gives hit@5 of exact search over `data`; its pictures are decoded once."""
+    shown = pictures or Pictures(data.images, encoder, torch.device("cpu"), resident=True)
+    texts = Texts(data.texts, encoder, device)
+    things = things_of(encoder, lambda rows: shown[rows].to(device), texts.__getitem__)
+    return lambda: hit_rates(data, things, device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +71,7 @@ class Taught:
     encoder: MiniEncoder
     teacher: Callable[[Tensor], Tensor]  # pixels to vectors in the shared space
     reference: Result  # the teacher's image vectors with the text tower, on val
+    pictures: Shown
 
 
 def teach_mini(
@@ -72,33 +88,37 @@ def teach_mini(
     clip = ClipTeacher(clip_weights(Path(table.teacher))).to(device).eval()
     if device.type == "cuda":
         clip.tower.bfloat16()
-    pictures = Pictures(splits.train.images, encoder, device, resident=True)
-    val_pictures = Pictures(splits.val.images, encoder, device, resident=True)
-    clip_train = in_chunks(lambda rows: clip(pictures[rows]), len(splits.train.images), device)
-    clip_val = in_chunks(lambda rows: clip(val_pictures[rows]), len(splits.val.images), device)
+    shown = Shown.of(encoder, splits, device, resident=True)
+    clip_train = in_chunks(lambda rows: clip(shown.train[rows]), len(shown.train), device)
+    clip_val = in_chunks(lambda rows: clip(shown.val[rows]), len(shown.val), device)
 
     aligned = distill.Aligned(encoder.module.text).to(device)
-    val_pieces = encoder.prepare_texts(splits.val.texts).to(device)
+    words = Texts(splits.val.texts, encoder, device)
 
-    def texts() -> Tensor:
-        return in_chunks(lambda rows: encoder.text_vectors(val_pieces[rows]), len(val_pieces), device)
-
-    def validate_reference() -> Mapping[str, float]:
-        return task_hits(splits.val, *sum_parts(splits.val, aligned.map(clip_val), texts()))
+    def reference_things(image_rows: Tensor, text_rows: Tensor) -> Tensor:
+        return fused(
+            image_rows,
+            text_rows,
+            lambda rows: aligned.map(clip_val[rows]),
+            lambda rows: encoder.text_vectors(words[rows]),
+        )
 
     reference = distill.align_text(
         aligned, encoder, clip_train, splits.train, plan_of(table.alignment),
-        folder=folder / "alignment", seed=seed, balance=balance, validate=validate_reference,
+        folder=folder / "alignment", seed=seed, balance=balance,
+        validate=lambda: hit_rates(splits.val, reference_things, device),
     )  # fmt: skip
 
     aligned.eval().requires_grad_(False)
-    val_texts = texts()
+    val_texts = in_chunks(lambda rows: encoder.text_vectors(words[rows]), len(splits.val.texts), device)
 
-    def validate_student() -> Mapping[str, float]:
-        images = in_chunks(
-            lambda rows: encoder.image_vectors(val_pictures[rows]), len(val_pictures.files), device
+    def student_things(image_rows: Tensor, text_rows: Tensor) -> Tensor:
+        return fused(
+            image_rows,
+            text_rows,
+            lambda rows: encoder.image_vectors(shown.val[rows]),
+            lambda rows: val_texts[rows],
         )
-        return task_hits(splits.val, *sum_parts(splits.val, images, val_texts))
 
     @torch.no_grad()
     def target(pixels: Tensor) -> Tensor:
@@ -106,17 +126,18 @@ def teach_mini(
         return vectors
 
     distill.distil_images(
-        encoder.module.image, encoder, target, pictures,
-        torch.arange(len(splits.train.images), device=device), plan_of(table.images),
-        folder=folder / "distillation", seed=seed, validate=validate_student,
+        encoder.module.image, encoder, target, shown.train,
+        torch.arange(len(shown.train), device=device), plan_of(table.images),
+        folder=folder / "distillation", seed=seed,
+        validate=lambda: hit_rates(splits.val, student_things, device),
         smallest_view=table.smallest_view, colour=table.colour, mix=table.mix,
     )  # fmt: skip
     encoder.module.requires_grad_(True)
-    return Taught(encoder, target, reference)
+    return Taught(encoder, target, reference, shown)
 
 
 def train_stage(
-    encoder: TrainableEncoder,
+    encoder: Learner,
     table: EncoderTraining,
     splits: Splits,
     *,
@@ -124,12 +145,35 @@ def train_stage(
     seed: int,
     device: torch.device,
     teacher: Callable[[Tensor], Tensor] | None = None,
+    pictures: Shown | None = None,
 ) -> Result:
-    """Eq. 2 on both towers as the recipe's `encoder_training` says; best weights by val kept."""
+    """Eq. 2 as the recipe's `encoder_training` says; the weights that are best on val stay."""
+    shown = pictures or Shown.of(encoder, splits, device, resident=table.resident)
+    if table.heads_only:
+        return _train_heads(encoder, table, splits, shown, folder, seed)
     return train_encoder(
-        encoder, splits.train, plan_of(table.optimiser), folder=folder / "encoder", seed=seed, device=device,
-        temperature=table.temperature, mask_positives=table.mask_positives, balance=table.balance,
-        image_rate=table.image_rate, smallest_view=table.smallest_view, colour=table.colour,
-        resident=table.resident, teacher=teacher, teacher_weight=table.teacher_weight,
-        validate=validator(encoder, splits.val, device),
+        encoder, splits.train, plan_of(table.optimiser), folder=folder / "encoder", seed=seed,
+        device=device, temperature=table.temperature, mask_positives=table.mask_positives,
+        balance=table.balance, image_rate=table.image_rate, smallest_view=table.smallest_view,
+        colour=table.colour, pictures=shown.train, teacher=teacher, teacher_weight=table.teacher_weight,
+        validate=validator(encoder, splits.val, device, shown.val),
+    )  # fmt: skip
+
+
+def _train_heads(
+    encoder: Learner, table: EncoderTraining, splits: Splits, shown: Shown, folder: Path, seed: int
+) -> Result:
+    if not isinstance(encoder, MiniEncoder):
+        raise BadInput(
+            "heads_only: only mini has heads that learn alone; use mini, or train the whole encoder"
+        )
+    features = features_of(encoder, shown.train, splits.train.texts)
+    val_features = features_of(encoder, shown.val, splits.val.texts)
+
+    def validate(heads: Heads) -> Mapping[str, float]:
+        return hit_rates(splits.val, heads.things(*val_features), encoder.device)
+
+    return train_heads(
+        encoder, *features, splits.train, plan_of(table.optimiser), folder=folder / "encoder", seed=seed,
+        temperature=table.temperature, balance=table.balance, dropout=table.heads_dropout, validate=validate,
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,16 +14,19 @@ from rich.console import Console
 
 from genius.config import Recipe
 from genius.data.base import open_dataset
-from genius.data.training_set import read_training_set
+from genius.data.report import Report
+from genius.data.training_set import TrainingSet, read_training_set
 from genius.decode.initial import fresh_decoder
 from genius.decode.model import DecoderShape
 from genius.decode.rivals import Rivals
 from genius.decode.targets import Softness
 from genius.decode.train import Lesson, train_decoder
 from genius.decode.weights import save_decoder
-from genius.encode.base import Encoder, FusingEncoder, TrainableEncoder, load_encoder
-from genius.errors import BadInput
-from genius.pipeline.encoder import Splits, plan_of, teach_mini, train_stage
+from genius.encode import mini
+from genius.encode.base import Encoder, FusingEncoder, load_encoder
+from genius.encode.train import Learner
+from genius.errors import BadInput, ModelMismatch
+from genius.pipeline.encoder import Shown, Splits, plan_of, teach_mini, train_stage
 from genius.pipeline.vectors import encode_set
 from genius.quantize.model import Quantizer, load_quantizer, save_quantizer
 from genius.quantize.pairs import Pairs, pairs_of
@@ -35,31 +39,35 @@ console = Console(stderr=True)
 
 
 def train_stages(recipe: Recipe, stage: str, folder: Path) -> None:
-    """Train `stage` (encoder, quantizer, decoder or all) of `recipe`; the model is `folder`/model."""
-    wanted = ("encoder", "quantizer", "decoder") if stage == "all" else (stage,)
+    """Train `stage` of `recipe`, or `all` that it describes; the model is `folder`/model."""
+    wanted = _wanted(recipe, stage)
+    model = folder / "model"
     with distributed.processes(recipe.device) as device:
-        if "encoder" in wanted and (recipe.distillation or recipe.encoder_training):
+        if "encoder" in wanted:
             _encoder(recipe, folder, device)
-        elif stage == "encoder":
-            raise BadInput("the recipe has neither distillation nor encoder_training: nothing to train")
-        if wanted == ("encoder",):
-            return
-        encoder = _trained_encoder(recipe, folder, device)
-        train, val = (_pairs(recipe, encoder, split, folder, device) for split in ("train", "val"))
-        (folder / "model").mkdir(parents=True, exist_ok=True)
-        if "quantizer" in wanted:
-            _quantizer(recipe, folder, train, val)
-        if "decoder" in wanted:
-            _decoder(recipe, folder, train, val)
+        elif distributed.is_main():
+            _adopt_encoder(recipe, model)
+        distributed.wait_for_all()
+        if wanted != ["encoder"]:
+            encoder = _stored_encoder(model, device)
+            train, val = (_pairs(recipe, encoder, split, folder, device) for split in ("train", "val"))
+            if "quantizer" in wanted:
+                _quantizer(recipe, folder, train, val, encoder.fingerprint)
+                distributed.wait_for_all()
+            if "decoder" in wanted:
+                _decoder(recipe, folder, train, val)
+                distributed.wait_for_all()
         if distributed.is_main():
-            _note(folder / "model", "encoder", _encoder_table(recipe, folder))
-            console.print(f"model written: genius index PATH --model {folder / 'model'}")
+            console.print(f"written to {model}: {', '.join(wanted)}", highlight=False)
 
 
 def read_model_toml(folder: Path) -> dict[str, dict[str, Any]]:
     """The tables of the folder's `model.toml`; none where there is no such file yet."""
     file = folder / "model.toml"
-    return tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ModelMismatch(f"{file} is no model of ours ({error}): remove it and train again") from None
 
 
 def write_model_toml(folder: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
@@ -67,6 +75,7 @@ def write_model_toml(folder: Path, tables: Mapping[str, Mapping[str, Any]]) -> N
     lines = []
     for name, table in tables.items():
         lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items()), ""]
+    folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / "model.toml", ["\n".join(lines).encode()])
 
 
@@ -75,13 +84,41 @@ def _note(folder: Path, name: str, table: Mapping[str, Any]) -> None:
     write_model_toml(folder, {**read_model_toml(folder), name: table})
 
 
+def _wanted(recipe: Recipe, stage: str) -> list[str]:
+    """The stages to train; one that the recipe does not describe is refused before any work."""
+    if recipe.distillation and recipe.encoder.name != "mini":
+        raise BadInput(f"only mini is distilled, not {recipe.encoder.name!r}: set encoder.name to mini")
+    tables = {
+        "encoder": recipe.distillation or recipe.encoder_training,
+        "quantizer": recipe.quantizer_training,
+        "decoder": recipe.decoder_training,
+    }
+    described = [name for name, table in tables.items() if table is not None]
+    wanted = described if stage == "all" else [stage]
+    if not wanted or not set(wanted) <= set(described):
+        raise BadInput(
+            f"the recipe has no table that trains {stage!r}: add {stage}_training, or train what it has "
+            f"({', '.join(described) or 'nothing'})"
+        )
+    return wanted
+
+
+def _data(recipe: Recipe, split: str, *, defaults: bool = True) -> TrainingSet:
+    """A split of the recipe's data: all of train, as much of val as the recipe wants."""
+    table = recipe.data
+    dataset = open_dataset(table.format, table.root, table.datasets)
+    if split == "train":
+        return read_training_set(dataset, split, defaults=defaults)
+    return read_training_set(
+        dataset, split, chosen=True, most_queries=table.val_queries, most_items=table.val_items
+    )
+
+
 def _encoder(recipe: Recipe, folder: Path, device: torch.device) -> None:
-    """Stage 0 into `folder`/encoder."""
+    """Stage 0: an encoder in `folder`/model."""
     table = recipe.encoder_training
-    dataset = open_dataset(recipe.data.format, recipe.data.root, recipe.data.datasets)
     splits = Splits(
-        read_training_set(dataset, "train", defaults=table is None or table.default_instructions),
-        read_training_set(dataset, "val", chosen=True),
+        _data(recipe, "train", defaults=table is None or table.default_instructions), _data(recipe, "val")
     )
     teacher = None
     if recipe.distillation is not None:
@@ -89,49 +126,74 @@ def _encoder(recipe: Recipe, folder: Path, device: torch.device) -> None:
         taught = teach_mini(
             recipe.distillation, splits, balance=balance, folder=folder, seed=recipe.seed, device=device
         )
-        encoder: TrainableEncoder = taught.encoder
+        encoder: Learner = taught.encoder
+        pictures = taught.pictures
         teacher = taught.teacher if table is not None and table.teacher_weight else None
     else:
         loaded = load_encoder(recipe.encoder.name, recipe.encoder.source or None, str(device))
-        if not isinstance(loaded, TrainableEncoder):
+        if not isinstance(loaded, Learner):
             raise BadInput(f"encoder {recipe.encoder.name!r} cannot be trained: use clip, blip or mini")
         encoder = loaded
+        pictures = Shown.of(encoder, splits, device, resident=table is not None and table.resident)
     if table is not None:
-        train_stage(encoder, table, splits, folder=folder, seed=recipe.seed, device=device, teacher=teacher)
+        train_stage(
+            encoder, table, splits, folder=folder, seed=recipe.seed, device=device, teacher=teacher,
+            pictures=pictures,
+        )  # fmt: skip
     if distributed.is_main():
-        encoder.save(folder / "encoder")
+        for part in (pictures.train, pictures.val):
+            _tell(part.report)
+        encoder.save(folder / "model")
+        _note(folder / "model", "encoder", {"name": recipe.encoder.name, "source": ""})
 
 
-def _trained_encoder(recipe: Recipe, folder: Path, device: torch.device) -> Encoder:
-    """The encoder for the stages after it: the one this run trained, or the recipe's."""
-    source = _encoder_table(recipe, folder)["source"]
-    encoder = load_encoder(recipe.encoder.name, source or None, str(device))
+def _adopt_encoder(recipe: Recipe, model: Path) -> None:
+    """Note the recipe's encoder in the model folder, unless one was trained there; `mini` is copied in."""
+    name, source = recipe.encoder.name, recipe.encoder.source
+    noted = read_model_toml(model).get("encoder")
+    if recipe.distillation or recipe.encoder_training:
+        if noted is None:
+            raise BadInput(f"no encoder in {model}: train it first (genius train encoder, or all)")
+        return
+    if name == "mini":
+        own = Path(source) if source else mini.EMBEDDED
+        mini.MiniEncoder.open(own)  # refuses what is no mini
+        model.mkdir(parents=True, exist_ok=True)
+        for file in (mini.WEIGHTS, mini.TOKENIZER):
+            shutil.copyfile(own / file, model / file)
+        source = ""
+    elif Path(source).exists():
+        source = str(Path(source).resolve())
+    _note(model, "encoder", {"name": name, "source": source})
+
+
+def _stored_encoder(model: Path, device: torch.device) -> Encoder:
+    """The encoder that the model folder holds or names."""
+    table = read_model_toml(model)["encoder"]
+    encoder = load_encoder(table["name"], table["source"] or model, str(device))
     if isinstance(encoder, FusingEncoder):
-        raise BadInput(f"encoder {recipe.encoder.name!r} fuses by itself: stages 1 and 2 need two towers")
+        raise BadInput(f"encoder {table['name']!r} fuses by itself: stages 1 and 2 need two towers")
     return encoder
-
-
-def _encoder_table(recipe: Recipe, folder: Path) -> dict[str, str]:
-    own = folder / "encoder"
-    return {
-        "name": recipe.encoder.name,
-        "source": str(own.resolve()) if own.is_dir() else recipe.encoder.source,
-    }
 
 
 def _pairs(recipe: Recipe, encoder: Encoder, split: str, folder: Path, device: torch.device) -> Pairs:
     """Queries and items of a split with their vectors, on the device."""
-    dataset = open_dataset(recipe.data.format, recipe.data.root, recipe.data.datasets)
-    data = read_training_set(dataset, split, chosen=split != "train", defaults=split == "train")
+    data, report = _data(recipe, split), Report()
     kept = Path(recipe.data.features) if recipe.data.features else folder / "vectors"
-    return pairs_of(data, *encode_set(encoder, data, kept)).to(device)
+    pairs = pairs_of(data, *encode_set(encoder, data, kept, report)).to(device)
+    _tell(report)
+    return pairs
 
 
-def _quantizer(recipe: Recipe, folder: Path, train: Pairs, val: Pairs) -> None:
-    """Stage 1 into `folder`/model."""
+def _tell(report: Report) -> None:
+    for line in report.lines():
+        console.print(line, markup=False, highlight=False)
+
+
+def _quantizer(recipe: Recipe, folder: Path, train: Pairs, val: Pairs, encoder: str) -> None:
+    """Stage 1 into `folder`/model; `encoder` is the fingerprint of the one that made the vectors."""
     shape, table = recipe.quantizer, recipe.quantizer_training
-    if table is None:
-        raise BadInput("the recipe has no quantizer_training: add the table, or train another stage")
+    assert table is not None
     torch.manual_seed(recipe.seed)
     quantizer = Quantizer(
         train.dim, code_sizes(shape.levels, shape.codes, shape.modality), fusion=shape.fusion,
@@ -143,6 +205,7 @@ def _quantizer(recipe: Recipe, folder: Path, train: Pairs, val: Pairs) -> None:
         quantizer, train.balanced(table.balance), val, plan_of(table.optimiser), Objective(**values),
         folder=folder / "quantizer", seed=recipe.seed, kmeans_sample=table.kmeans_sample,
         refine_rounds=table.refine_rounds,
+        notes={"encoder": encoder, "data": [train.queries, train.items], "balance": table.balance},
     )  # fmt: skip
     if distributed.is_main():
         console.print(trained.health.table())
@@ -153,8 +216,7 @@ def _quantizer(recipe: Recipe, folder: Path, train: Pairs, val: Pairs) -> None:
 def _decoder(recipe: Recipe, folder: Path, train: Pairs, val: Pairs) -> None:
     """Stage 2 into `folder`/model, on the quantizer found there."""
     shape, table, model = recipe.decoder, recipe.decoder_training, folder / "model"
-    if table is None:
-        raise BadInput("the recipe has no decoder_training: add the table, or train another stage")
+    assert table is not None
     described = read_model_toml(model).get("quantizer")
     if described is None:
         raise BadInput(f"no quantizer in {model}: train it first (genius train quantizer, or all)")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from genius.data.training_set import TrainingSet
-from genius.encode.train import scatter_rows
+from genius.encode.train import Things, in_chunks
 
-CHUNK = 256
+CHUNK = 256  # queries compared with all items at once
 
 
 def task_hits(data: TrainingSet, query: Tensor, item: Tensor, k: int = 5) -> dict[str, float]:
@@ -26,7 +24,7 @@ def task_hits(data: TrainingSet, query: Tensor, item: Tensor, k: int = 5) -> dic
         best = (query[start : start + CHUNK] @ item.T).topk(min(k, len(item)), dim=1).indices  # (chunk, k)
         mine = (owner >= start) & (owner < start + len(best))
         found = (best[owner[mine] - start] == positives[mine, None]).any(dim=1)
-        hits.index_put_((owner[mine],), found, accumulate=True)
+        hits[owner[mine][found]] = True
     task = torch.from_numpy(data.query_task).to(device)
     figures = {
         name: 100 * float(hits[task == number].float().mean()) for number, name in enumerate(data.tasks)
@@ -34,25 +32,12 @@ def task_hits(data: TrainingSet, query: Tensor, item: Tensor, k: int = 5) -> dic
     return {f"hit@{k}": sum(figures.values()) / len(figures), **figures}
 
 
-def sum_parts(data: TrainingSet, images: Tensor, texts: Tensor) -> tuple[Tensor, Tensor]:
-    """phi (before its norm) of all queries, under their first instruction, and items, from vectors by row."""
-    device = images.device
-    rows = {
-        name: torch.from_numpy(getattr(data, name)).to(device)
-        for name in ("query_image", "query_texts", "item_image", "item_text")
-    }
-    query = scatter_rows(images, rows["query_image"]) + scatter_rows(texts, rows["query_texts"][:, 0])
-    item = scatter_rows(images, rows["item_image"]) + scatter_rows(texts, rows["item_text"])
-    return query, item
-
-
-@torch.no_grad()
-def in_chunks(
-    tower: Callable[[Tensor], Tensor], count: int, device: torch.device, chunk: int = 512
-) -> Tensor:
-    """`tower(rows)` for rows 0 … count-1, a chunk at a time, as float32."""
-    parts = [
-        tower(torch.arange(start, min(start + chunk, count), device=device)).float()
-        for start in range(0, count, chunk)
-    ]
-    return torch.cat(parts)
+def hit_rates(data: TrainingSet, things: Things, device: torch.device) -> dict[str, float]:
+    """`task_hits` with the vectors of `things`; queries are asked under their first instruction."""
+    query_image, query_texts, item_image, item_text = (
+        torch.from_numpy(rows).to(device)
+        for rows in (data.query_image, data.query_texts, data.item_image, data.item_text)
+    )
+    query = in_chunks(lambda rows: things(query_image[rows], query_texts[rows, 0]), len(query_image), device)
+    item = in_chunks(lambda rows: things(item_image[rows], item_text[rows]), len(item_image), device)
+    return task_hits(data, query, item)

@@ -1,60 +1,122 @@
-"""Vectors of all images and texts of a training set, encoded once and kept by content."""
+"""Vectors of all images and texts of a training set, encoded once and kept under a name of their content."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from rich.console import Console
 from rich.progress import track
 
 from genius.data.images import open_image
+from genius.data.report import Report
 from genius.data.training_set import TrainingSet
-from genius.encode.base import Array, Encoder
+from genius.encode.base import Array, Encoder, TrainableEncoder
+from genius.encode.decoding import decode
+from genius.errors import BadImage
 from genius.store.atomic import write_file
+from genius.training import distributed
 
-IMAGES_AT_ONCE, TEXTS_AT_ONCE = 256, 4096
+IMAGES_AT_ONCE, TEXTS_AT_ONCE = 4096, 16_384  # of one file
+TOWER_BATCH = 256
 
-
-def encode_set(encoder: Encoder, data: TrainingSet, folder: Path) -> tuple[Array, Array]:
-    """Vectors of `data.images` and `data.texts`, kept in `folder` under a name of encoder and content."""
-
-    def images(part: Sequence[Any]) -> Array:
-        with ThreadPoolExecutor() as pool:
-            return encoder.encode_images(list(pool.map(open_image, part)))
-
-    return (
-        _kept(folder, "images", encoder, data.images, images, IMAGES_AT_ONCE),
-        _kept(folder, "texts", encoder, data.texts, encoder.encode_texts, TEXTS_AT_ONCE),
-    )
+console = Console(stderr=True)
 
 
-def vector_file(folder: Path, kind: str, fingerprint: str, names: Sequence[Any]) -> Path:
-    """Where the vectors of these things are kept: another encoder or another list is another file."""
-    digest = hashlib.blake2b(fingerprint.encode(), digest_size=8)
-    for name in names:
-        digest.update(b"\0" + str(name).encode(errors="surrogatepass"))
-    return folder / f"{kind}-{digest.hexdigest()}.npy"
+def encode_set(
+    encoder: Encoder, data: TrainingSet, folder: Path, report: Report | None = None
+) -> tuple[Array, Array]:
+    """Vectors of `data.images` and `data.texts`, kept in `folder`; a run that was stopped goes on.
+
+    Several processes share the work. A picture that cannot be read has a zero vector and is named in the
+    report.
+    """
+    report = report or Report()
+    named = [f"{file}\0{_state(file)}" for file in data.images]
+    images = _kept(
+        folder / _name("images", encoder, named), data.images, IMAGES_AT_ONCE,
+        lambda files: image_vectors(encoder, files, report), encoder.dim,
+    )  # fmt: skip
+    texts = _kept(
+        folder / _name("texts", encoder, data.texts), data.texts, TEXTS_AT_ONCE,
+        encoder.encode_texts, encoder.dim,
+    )  # fmt: skip
+    return images, texts
 
 
-def _kept(
-    folder: Path, kind: str, encoder: Encoder, names: Sequence[Any], encode: Callable[[Any], Array], size: int
-) -> Array:
-    file = vector_file(folder, kind, encoder.fingerprint, names)
-    if not file.exists():
-        parts = [encode(part) for part in track(list(_parts(names, size)), f"encode {kind}")]
-        encoded = np.concatenate(parts) if parts else np.empty((0, encoder.dim), np.float32)
+@torch.inference_mode()
+def image_vectors(encoder: Encoder, files: Sequence[Path], report: Report) -> Array:
+    """Vectors of picture files, (n, dim); zeros, and a line in the report, for one that cannot be read."""
+    vectors = np.zeros((len(files), encoder.dim), dtype=np.float32)
+    if isinstance(encoder, TrainableEncoder):  # pixels are made in other processes
+        encoder.module.eval()
+        pixels, unread = decode(files, encoder.preprocess)
+        for start in range(0, len(files), TOWER_BATCH):
+            part = torch.from_numpy(pixels[start : start + TOWER_BATCH])
+            vectors[start : start + len(part)] = encoder.image_vectors(part).float().cpu().numpy()
+        for row, reason in unread:
+            vectors[row] = 0
+            report.skip(files[row], reason)
+        return vectors
+    with ThreadPoolExecutor() as pool:
+        for start in range(0, len(files), TOWER_BATCH):
+            opened = list(pool.map(_opened, files[start : start + TOWER_BATCH]))
+            good = [row for row, image in enumerate(opened) if not isinstance(image, BadImage)]
+            vectors[start + np.array(good, dtype=int)] = encoder.encode_images([opened[row] for row in good])
+            for row, image in enumerate(opened):
+                if isinstance(image, BadImage):
+                    report.skip(files[start + row], image)
+    return vectors
+
+
+def _opened(file: Path) -> Any:
+    """The picture, or the reason why there is none."""
+    try:
+        return open_image(file)
+    except BadImage as error:
+        return error
+
+
+def _kept(folder: Path, things: Sequence[Any], size: int, encode: Callable[[Any], Array], dim: int) -> Array:
+    """Vectors (n, dim) of `things` out of `folder`, `size` of them to a file; missing files are made."""
+    starts = list(range(0, len(things), size))
+    missing = [start for start in starts if not _file(folder, start).exists()]
+    distributed.wait_for_all()  # every process has seen the same files before the first is written
+    mine = missing[distributed.rank() :: distributed.world()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for start in track(mine, f"encode {folder.name}", console=console, disable=not distributed.is_main()):
         stored = io.BytesIO()
-        np.save(stored, encoded.astype(np.float16), allow_pickle=False)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_file(file, [stored.getbuffer()])
-    table: Array = np.load(file, allow_pickle=False).astype(np.float32)
+        np.save(stored, encode(things[start : start + size]).astype(np.float16), allow_pickle=False)
+        write_file(_file(folder, start), [stored.getbuffer()])
+    distributed.wait_for_all()
+    table = np.empty((len(things), dim), dtype=np.float32)
+    for start in starts:
+        table[start : start + size] = np.load(_file(folder, start), allow_pickle=False)
     return table
 
 
-def _parts(names: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    return (names[start : start + size] for start in range(0, len(names), size))
+def _file(folder: Path, start: int) -> Path:
+    return folder / f"{start:09d}.npy"
+
+
+def _name(kind: str, encoder: Encoder, names: Sequence[str]) -> str:
+    """Another encoder or another list is another name."""
+    digest = hashlib.blake2b(encoder.fingerprint.encode(), digest_size=8)
+    for name in names:
+        digest.update(b"\0" + name.encode(errors="surrogatepass"))
+    return f"{kind}-{digest.hexdigest()}"
+
+
+def _state(file: Path) -> str:
+    """Changes with the file; a file that is not there has none."""
+    try:
+        status = file.stat()
+    except OSError:
+        return ""
+    return f"{status.st_size} {status.st_mtime_ns}"
