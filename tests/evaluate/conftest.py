@@ -186,3 +186,9 @@ def tiny_encoder():
 @pytest.fixture
 def tiny_fusing():
     return TinyFusing
+
+
+@pytest.fixture(scope="session")
+def tiny_world():
+    """The tiny classes, for fixtures that live longer than a test."""
+    return SimpleNamespace(encoder=TinyEncoder, model=TinyModel)
