@@ -129,3 +129,14 @@ def test_a_folder_appears_whole_or_not_at_all_and_other_files_stay(tmp_path: Pat
         (new / "inner" / "b").write_text("three")
     assert [(folder / name).read_text() for name in ("a", "inner/b", "card.md")] == ["two", "three", "mine"]
     assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_header_whose_length_starts_like_a_pickle_is_no_pickle(tmp_path):
+    for padding in range(256):  # one of these lengths begins with pickle's first byte
+        file = tmp_path / "weights.safetensors"
+        save_weights({"x" * (padding + 1): torch.ones(1)}, file)
+        if file.read_bytes()[0] == 0x80:
+            break
+    else:
+        pytest.fail("no header length began with 0x80")
+    assert read_tensors(file)[0]
