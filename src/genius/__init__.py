@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from genius.types import Hit, Item, Modality, Query
 
 if TYPE_CHECKING:
+    from genius.client import Client
     from genius.engine import Engine
 
-__all__ = ["Engine", "Hit", "Item", "Modality", "Query", "__version__"]
+__all__ = ["Client", "Engine", "Hit", "Item", "Modality", "Query", "__version__"]
 __version__ = "0.1.0"
 
 
@@ -19,4 +20,8 @@ def __getattr__(name: str) -> Any:
         from genius.engine import Engine
 
         return Engine
+    if name == "Client":
+        from genius.client import Client
+
+        return Client
     raise AttributeError(f"module 'genius' has no attribute {name!r}")

@@ -16,6 +16,8 @@ from genius.cli.index import index
 from genius.cli.manage import check, compact, export, import_, remove, stats
 from genius.cli.plot import plot
 from genius.cli.search import search
+from genius.cli.serve import serve
+from genius.cli.train import train
 from genius.errors import GeniusError
 
 # A new verb is one file in this folder and one entry here.
@@ -23,6 +25,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "bench": bench,
     "index": index,
     "search": search,
+    "serve": serve,
     "remove": remove,
     "stats": stats,
     "check": check,
@@ -31,6 +34,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "import": import_,
     "convert": convert,
     "eval": evaluate,
+    "train": train,
     "plot": plot,
 }
 

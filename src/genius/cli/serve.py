@@ -1,0 +1,60 @@
+"""`genius serve`: an index over HTTP, with a page for people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from genius.cli.output import DEFAULT, Folder, say
+from genius.errors import BadInput
+
+
+def serve(
+    folder: Folder = DEFAULT,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. All but loopback need a key.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+    ] = 8000,
+    key_file: Annotated[
+        Path | None, typer.Option(help="File with the key that requests must bring (or set GENIUS_KEY).")
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="A site whose pages may ask, such as https://example.org. Repeat it."),
+    ] = None,
+    max_beam: Annotated[int, typer.Option(min=1, help="Largest beam a search may ask for.")] = 500,
+    max_hits: Annotated[int, typer.Option(min=1, help="Most hits a search may ask for.")] = 200,
+    max_megabytes: Annotated[int, typer.Option(min=1, help="Largest request.")] = 32,
+    device: Annotated[str, typer.Option(help="Where the model runs: cpu, cuda.")] = "cpu",
+    quiet: Annotated[bool, typer.Option("--quiet", help="Log only what goes wrong.")] = False,
+) -> None:
+    """Serve an index over HTTP: an API, metrics and a page to search in the browser."""
+    import logging
+    import os
+
+    from genius.engine import Engine
+    from genius.serve import run
+    from genius.serve.limits import MB, Limits
+    from genius.serve.log import log_to
+
+    key = _key(key_file, os.environ.get("GENIUS_KEY"))
+    run.check_key(host, key)
+    limits = Limits(beam=max_beam, hits=max_hits, body=max_megabytes * MB)
+    with Engine.open(folder, device=device) as engine:
+        log_to(level=logging.WARNING if quiet else logging.INFO)
+        listening = run.listen(host, port)
+        say(f"genius serves {folder} at {run.address_of(listening)} (Ctrl-C stops it)")
+        run.serve(engine, listening, key=key, limits=limits, origins=allow_origin or ())
+
+
+def _key(file: Path | None, fallback: str | None) -> str | None:
+    if file is None:
+        return fallback or None
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"cannot read the key from {file}: {error}") from None

@@ -1,0 +1,280 @@
+"""A client for `genius serve` with the methods of `Engine`; needs nothing but Python."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from io import BytesIO
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+from genius.data.report import Skipped
+from genius.errors import BadInput, GeniusError
+from genius.types import Hit, Item, Modality, Query
+
+if TYPE_CHECKING:
+    from genius.types import ImageSource
+
+BATCH = 16  # items in one request
+AT_ONCE = 16  # searches under way at a time, which the server answers together
+_REFUSED = (400, 404, 413, 422)  # sending it again would not help
+
+
+class ServerError(GeniusError):
+    """The server cannot be reached, is busy, or wants a key; `status` is its answer, 0 if there was none."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(slots=True)
+class Added:
+    """What became of the items that were given."""
+
+    added: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    repeated: int = 0
+    skipped: tuple[Skipped, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredItem:
+    """An item as the server shows it."""
+
+    id: str
+    modality: Modality
+    codes: tuple[int, ...]
+    text: str | None
+    meta: dict[str, Any]
+
+
+class Client:
+    """An engine that runs elsewhere. Threads may share it."""
+
+    def __init__(
+        self, url: str = "http://127.0.0.1:8000", key: str | None = None, timeout: float = 60
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise BadInput(f"{url!r} is not the address of a server: use http://HOST:PORT")
+        self.url = url.rstrip("/")
+        self._parts, self._timeout = parts, timeout
+        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        self._own = threading.local()  # a connection for each thread
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close this thread's connection; those of other threads end with them."""
+        connection = getattr(self._own, "connection", None)
+        if connection is not None:
+            connection.close()
+            self._own.connection = None
+
+    # --- as Engine ----------------------------------------------------------------------------------------
+
+    def search(
+        self,
+        query: str | Path | Query,
+        k: int = 10,
+        want: Modality | str | None = None,
+        *,
+        search: str | None = None,
+        rerank: str | None = None,
+        beam: int | None = None,
+    ) -> list[Hit]:
+        """The `k` best items for a text, an image file or a `Query`, as `Engine.search` finds them."""
+        asked = Query.of(query)
+        wanted, instruction = _wanted(asked, want)
+        body = {
+            "text": asked.text,
+            "image": None if asked.image is None else _base64(asked.image),
+            "want": wanted,
+            "instruction": instruction,
+            "limit": k,
+            "search": search,
+            "rerank": rerank,
+            "beam": beam,
+        }
+        return _hits(self._json("POST", "/v1/search", _given(body)))
+
+    def search_batch(
+        self,
+        queries: Sequence[str | Path | Query],
+        k: int = 10,
+        want: Modality | str | None = None,
+        *,
+        search: str | None = None,
+        rerank: str | None = None,
+        beam: int | None = None,
+    ) -> list[list[Hit]]:
+        """The `k` best items for each query; they are sent side by side and answered together."""
+
+        def one(query: str | Path | Query) -> list[Hit]:
+            return self.search(query, k, want, search=search, rerank=rerank, beam=beam)
+
+        with ThreadPoolExecutor(min(AT_ONCE, max(1, len(queries)))) as senders:
+            found = list(senders.map(one, queries))
+            list(senders.map(lambda _: self.close(), range(AT_ONCE)))
+        return found
+
+    def like(self, id: str, but: str | None = None, k: int = 10, want: str = "any") -> list[Hit]:
+        """What is like a stored item, but as the words in `but` say."""
+        return _hits(
+            self._json("POST", "/v1/search", _given({"like": id, "text": but, "limit": k, "want": want}))
+        )
+
+    def add(self, items: Iterable[Item]) -> Added:
+        """Add or update items by id; files are read here and sent."""
+        total = Added()
+        for batch in _batches(items):
+            sent = [_given({"id": item.id, "text": item.text, "meta": dict(item.meta)}) for item in batch]
+            for item, fields in zip(batch, sent, strict=True):
+                if item.image is not None:
+                    fields["image"] = _base64(item.image)
+            answer = self._json("POST", "/v1/items", {"items": sent})
+            for name in ("added", "updated", "unchanged", "repeated"):
+                setattr(total, name, getattr(total, name) + answer[name])
+            total.skipped += tuple(Skipped(left["id"], left["reason"]) for left in answer["skipped"])
+        return total
+
+    def remove(self, ids: Sequence[str]) -> int:
+        """Take items out by id; how many there were."""
+        return sum(self._maybe("DELETE", f"/v1/items/{quote(id, safe='')}") is not None for id in ids)
+
+    def get(self, id: str) -> StoredItem | None:
+        """What is stored of an item; None if it is not there."""
+        raw = self._maybe("GET", f"/v1/items/{quote(id, safe='')}")
+        if raw is None:
+            return None
+        found = json.loads(raw)
+        return StoredItem(
+            found["id"], Modality(found["modality"]), tuple(found["codes"]), found["text"], found["meta"]
+        )
+
+    def thumbnail(self, id: str, side: int = 256) -> bytes | None:
+        """A small JPEG of an item's image; None if there is no such item or image."""
+        return self._maybe("GET", f"/v1/items/{quote(id, safe='')}/thumbnail?side={side}")
+
+    def stats(self) -> dict[str, Any]:
+        """Items, sizes and settings, as plain values."""
+        return dict(self._json("GET", "/v1/stats"))
+
+    # --- HTTP ---------------------------------------------------------------------------------------------
+
+    def _json(self, method: str, path: str, body: Any = None) -> Any:
+        return json.loads(self._send(method, path, None if body is None else json.dumps(body).encode()))
+
+    def _maybe(self, method: str, path: str) -> bytes | None:
+        """The answer, or None for something that is not there."""
+        try:
+            return self._send(method, path)
+        except NotThere:
+            return None
+
+    def _send(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        for attempt in range(2):
+            fresh = getattr(self._own, "connection", None) is None
+            try:
+                connection = self._connection()
+                headers = {**self._headers, "Content-Type": "application/json"} if body else self._headers
+                connection.request(method, self._parts.path.rstrip("/") + path, body, headers)
+                response = connection.getresponse()
+                return _checked(response.status, response.read())
+            except (OSError, HTTPException) as error:
+                self.close()
+                # an idle connection may have been closed by the server: that is no failure
+                if fresh or attempt or isinstance(error, TimeoutError):
+                    raise ServerError(
+                        f"{self.url} does not answer ({error}): is `genius serve` running?"
+                    ) from None
+        raise AssertionError
+
+    def _connection(self) -> HTTPConnection:
+        if getattr(self._own, "connection", None) is None:
+            kind = HTTPSConnection if self._parts.scheme == "https" else HTTPConnection
+            assert self._parts.hostname is not None
+            self._own.connection = kind(self._parts.hostname, self._parts.port, timeout=self._timeout)
+        connection: HTTPConnection = self._own.connection
+        return connection
+
+
+class NotThere(BadInput):
+    """No item has that id."""
+
+
+def _checked(status: int, body: bytes) -> bytes:
+    if status == 200:
+        return body
+    try:
+        detail = str(json.loads(body)["detail"])
+    except (ValueError, KeyError, TypeError):
+        detail = f"the server answered {status}"
+    if status == 404:
+        raise NotThere(detail)
+    if status in _REFUSED:
+        raise BadInput(detail)
+    raise ServerError(detail, status)
+
+
+def _wanted(query: Query, want: Modality | str | None) -> tuple[str, str | None]:
+    """The modality and the instruction to send; `want` may be either, as for `Engine`."""
+    if want is None:
+        return (query.want or "any"), query.instruction
+    if " " in want.strip():
+        return (query.want or "any"), want
+    if want.strip().lower() == "any":
+        return "any", None
+    return Modality.parse(want).value, query.instruction
+
+
+def _base64(image: ImageSource) -> str:
+    if isinstance(image, str | Path):
+        file = Path(image)
+        try:
+            image = file.read_bytes()
+        except OSError as error:
+            raise BadInput(f"cannot read {file}: {error.strerror}") from None
+    elif not isinstance(image, bytes):
+        buffer = BytesIO()
+        image.convert("RGB").save(buffer, "PNG")
+        image = buffer.getvalue()
+    return base64.b64encode(image).decode()
+
+
+def _given(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:
+    source = iter(items)
+    while batch := list(islice(source, BATCH)):
+        yield batch
+
+
+def _hits(answer: Any) -> list[Hit]:
+    return [
+        Hit(
+            id=hit["id"],
+            score=hit["score"],
+            rank=hit["rank"],
+            modality=Modality(hit["modality"]),
+            codes=tuple(hit["codes"]),
+            text=hit["text"],
+            meta=hit["meta"],
+        )
+        for hit in answer["hits"]
+    ]

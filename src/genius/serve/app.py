@@ -1,0 +1,128 @@
+"""The application: routes and page behind the gate, errors as JSON with the way on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+
+from genius import __version__
+from genius.engine import Engine
+from genius.errors import BadInput, GeniusError, IndexLocked, StorageError
+from genius.serve.batching import Busy
+from genius.serve.gate import LOOPBACK_NAMES, Gate
+from genius.serve.library import Library, NotFound
+from genius.serve.limits import Limits
+from genius.serve.metrics import Metrics
+from genius.serve.routes import routes
+
+PAGE = Path(__file__).parent / "page"
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+STATUS: tuple[tuple[type[GeniusError], int], ...] = (
+    (NotFound, 404),
+    (BadInput, 422),
+    (IndexLocked, 503),
+    (StorageError, 507),
+    (GeniusError, 503),  # a damaged or strange index: its owner has to act, the asker cannot
+)
+
+
+def create_app(
+    engine: Engine,
+    *,
+    key: str | None = None,
+    limits: Limits | None = None,
+    loopback: bool = True,
+    origins: Collection[str] = (),
+    failed: Callable[[], None] = lambda: None,
+) -> FastAPI:
+    """The server of an open engine, as an ASGI application; closing the engine stays with the caller.
+
+    With `loopback` it answers only requests that name localhost, so that no site on the web can reach it
+    through a browser. `origins` are sites whose pages may ask. `failed` is called if the model cannot be
+    loaded; `app.state.library.error` then says why.
+    """
+    limits = limits or Limits()
+    library = Library(engine, limits, Metrics())
+
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        await library.start(failed)
+        try:
+            yield
+        finally:
+            await library.stop()
+
+    app = FastAPI(
+        title="genius",
+        version=__version__,
+        summary="Search pictures, texts and pairs of both.",
+        lifespan=life,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+    )
+    app.state.library = library
+    app.include_router(routes(library))
+    _add_page(app)
+    _add_errors(app)
+    if origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(origins),
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["authorization", "content-type"],
+        )
+    app.add_middleware(
+        Gate,
+        limits=limits,
+        metrics=library.metrics,
+        key=key,
+        hosts=LOOPBACK_NAMES if loopback else None,
+        origins=origins,
+    )
+    return app
+
+
+def _add_page(app: FastAPI) -> None:
+    files = {file.name: file for file in PAGE.iterdir() if file.suffix in TYPES}
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        return _file(files["index.html"])
+
+    @app.get("/page/{name}", include_in_schema=False)
+    async def part(name: str) -> Response:
+        if name not in files:
+            raise HTTPException(404, "no such file")
+        return _file(files[name])
+
+
+def _file(file: Path) -> Response:
+    return FileResponse(file, media_type=TYPES[file.suffix], headers={"cache-control": "no-cache"})
+
+
+def _add_errors(app: FastAPI) -> None:
+    async def known(_: Request, error: Exception) -> Response:
+        fixed = next(status for kind, status in STATUS if isinstance(error, kind))
+        status = error.status if isinstance(error, Busy) else fixed
+        return JSONResponse({"detail": str(error)}, status)
+
+    async def http(_: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return JSONResponse({"detail": str(error.detail)}, error.status_code, error.headers)
+
+    async def invalid(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        details = [f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in error.errors()[:5]]
+        return JSONResponse({"detail": "; ".join(details)}, 422)
+
+    app.add_exception_handler(GeniusError, known)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(RequestValidationError, invalid)

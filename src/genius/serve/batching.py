@@ -1,0 +1,126 @@
+"""Concurrent searches answered together: what comes in while one batch is computed is the next batch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import NamedTuple
+
+from genius.engine import Result
+from genius.errors import GeniusError
+from genius.serve.metrics import Metrics
+from genius.types import Query
+
+
+class Busy(GeniusError):
+    """Too much is waiting already (429), or it takes too long (503): try again in a moment."""
+
+    def __init__(self, message: str, status: int = 503) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Way(NamedTuple):
+    """How to search; only searches of the same way can be answered together."""
+
+    k: int
+    search: str | None
+    rerank: str | None
+    beam: int | None
+
+
+class Waiting(NamedTuple):
+    """A search that waits for its turn."""
+
+    query: Query
+    way: Way
+    answer: asyncio.Future[tuple[Result, int]]
+
+
+Search = Callable[[Sequence[Query], Way], list[Result]]
+
+
+class Batcher:
+    """A bounded queue of searches and the one thread that answers them."""
+
+    def __init__(self, search: Search, *, batch: int, waiting: int, seconds: float, metrics: Metrics) -> None:
+        self._search = search
+        self._batch, self._most, self._seconds = batch, waiting, seconds
+        self._metrics = metrics
+        self._queue: deque[Waiting] = deque()
+        self._wake = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, "search")
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to answer."""
+        self._task = asyncio.create_task(self._answer_all())
+
+    async def stop(self) -> None:
+        """Answer no more; whoever still waits is told."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        for one in self._queue:
+            if not one.answer.done():
+                one.answer.set_exception(Busy("the server is stopping"))
+        self._thread.shutdown()
+
+    async def ask(self, query: Query, way: Way) -> tuple[Result, int]:
+        """The result for one query, and how many were answered with it; raises Busy."""
+        if len(self._queue) >= self._most:
+            raise Busy(f"{self._most} searches are waiting already: try again in a moment", 429)
+        one = Waiting(query, way, asyncio.get_running_loop().create_future())
+        self._queue.append(one)
+        self._metrics.waiting.set(len(self._queue))
+        self._wake.set()
+        try:
+            return await asyncio.wait_for(one.answer, self._seconds)
+        except TimeoutError:
+            raise Busy(f"no answer within {self._seconds:g} s: try again, with a smaller beam") from None
+
+    async def _answer_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._wake.wait()
+            batch = self._next()
+            if not batch:
+                self._wake.clear()
+                continue
+            self._metrics.batch.observe(len(batch))
+            outcomes = await loop.run_in_executor(self._thread, self._answers, batch)
+            for one, outcome in zip(batch, outcomes, strict=True):
+                if one.answer.done():  # its time is over
+                    continue
+                if isinstance(outcome, Exception):
+                    one.answer.set_exception(outcome)
+                else:
+                    one.answer.set_result((outcome, len(batch)))
+
+    def _next(self) -> list[Waiting]:
+        """The oldest search and all that can be answered with it; what nobody waits for is dropped."""
+        batch: list[Waiting] = []
+        rest: deque[Waiting] = deque()
+        for one in self._queue:
+            if one.answer.done():
+                continue
+            if len(batch) < self._batch and (not batch or one.way == batch[0].way):
+                batch.append(one)
+            else:
+                rest.append(one)
+        self._queue = rest
+        self._metrics.waiting.set(len(rest))
+        return batch
+
+    def _answers(self, batch: Sequence[Waiting]) -> Sequence[Result | Exception]:
+        """A result or an error for each; a query that cannot be answered spoils only its own answer."""
+        try:
+            return self._search([one.query for one in batch], batch[0].way)
+        except Exception as error:  # it is handed to whoever asked
+            if len(batch) == 1:
+                return [error]
+        return [outcome for one in batch for outcome in self._answers([one])]

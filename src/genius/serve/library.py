@@ -1,0 +1,246 @@
+"""The engine as the server uses it: each kind of work in its own thread, errors left to the routes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from genius.data.images import open_image
+from genius.engine import Engine, Result
+from genius.errors import BadImage, BadInput, GeniusError
+from genius.pool.adding import Added
+from genius.serve.batching import Batcher, Busy, Way
+from genius.serve.limits import Limits
+from genius.serve.log import LOGGER, log
+from genius.serve.metrics import Metrics
+from genius.serve.schemas import CodesAnswer, CodeTwig, Found, NewItem, SearchAsk
+from genius.store.records import Record
+from genius.types import Item, Modality, Query
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+T = TypeVar("T")
+SIDE = 1024  # pixels: more than any encoder looks at, and few enough to keep many in memory
+READERS = 4
+PRIVATE = ("folder",)  # where the index lies is nobody's business
+
+
+class NotFound(GeniusError):
+    """No item has that id."""
+
+
+class Library:
+    """An engine behind queues: searches in batches, changes one after the other, small reads beside them."""
+
+    def __init__(self, engine: Engine, limits: Limits, metrics: Metrics) -> None:
+        self.engine, self.limits, self.metrics = engine, limits, metrics
+        self.status: Literal["loading", "ready", "stopping", "failed"] = "loading"
+        self.error: GeniusError | None = None
+        self._reads = ThreadPoolExecutor(READERS, "read")
+        self._writes = ThreadPoolExecutor(1, "write")
+        self._writing = 0
+        self._batcher = Batcher(
+            self._search,
+            batch=limits.batch,
+            waiting=limits.waiting,
+            seconds=limits.search_s,
+            metrics=metrics,
+        )
+
+    async def start(self, failed: Callable[[], None]) -> None:
+        """Begin to answer; the model is loaded meanwhile, and `failed` is called if it cannot be."""
+        await self._batcher.start()
+        self._loading = asyncio.create_task(self._load(failed))
+
+    async def stop(self) -> None:
+        """Let work under way end, then let go of the engine's threads."""
+        self.status = "stopping"
+        self._loading.cancel()
+        await self._batcher.stop()
+        await asyncio.to_thread(self._writes.shutdown)
+        await asyncio.to_thread(self._reads.shutdown)
+
+    async def _load(self, failed: Callable[[], None]) -> None:
+        try:
+            await self._read(self._warm)
+            self.status = "ready"
+            log("ready", items=(await self.stats())["items"], model=self.engine.index.settings["model"])
+        except GeniusError as error:
+            self.status, self.error = "failed", error
+            LOGGER.error("model not loaded", extra={"fields": {"reason": str(error)}})
+            failed()
+
+    def _warm(self) -> None:
+        """Load what the first search would have to load."""
+        _ = self.engine.model, self.engine.searcher
+        self.engine.search("first", k=1)
+
+    # --- searching ----------------------------------------------------------------------------------------
+
+    async def search(self, ask: SearchAsk) -> tuple[Result, int]:
+        """The hits of a search, and how many searches were answered together."""
+        self._require_ready()
+        query = await self._query(ask)
+        way = Way(ask.limit + (ask.like is not None), ask.search, ask.rerank, ask.beam)
+        result, batch = await self._batcher.ask(query, way)
+        if ask.like is not None:
+            others = [hit for hit in result.hits if hit.id != ask.like][: ask.limit]
+            result = result._replace(hits=others)
+        return result, batch
+
+    def _search(self, queries: Sequence[Query], way: Way) -> list[Result]:
+        results = self.engine.results(queries, way.k, search=way.search, rerank=way.rerank, beam=way.beam)
+        if results:
+            self.metrics.generation.set(results[0].generation)
+        return results
+
+    async def _query(self, ask: SearchAsk) -> Query:
+        text, image = ask.text, None
+        if ask.image is not None:
+            image = await self._read(self._picture, ask.image)
+        if ask.like is not None:
+            text, stored = await self._read(self._like, ask.like, (text or "").strip())
+            image = image or stored
+        want = None if ask.want == "any" else Modality(ask.want)
+        return Query(text=text, image=image, want=want, instruction=ask.instruction or None)
+
+    def _like(self, id: str, but: str) -> tuple[str | None, Image | None]:
+        """Text and image to search with for what is like an item; with `but`, a caption gives way to it."""
+        record = self._record(id)
+        image = None
+        if record.modality is not Modality.TEXT:
+            data = self.engine.thumbnail(id, SIDE)
+            image = None if data is None else self._picture(data)
+        if but and image is not None:
+            return but, image
+        return " ".join(filter(None, (record.text, but))) or None, image
+
+    def _picture(self, data: bytes) -> Image:
+        """An upload as a small RGB image; its size is checked before it is decoded."""
+        image = open_image(data, max_pixels=self.limits.pixels, at_least=SIDE)
+        image.thumbnail((SIDE, SIDE))
+        return image
+
+    # --- changing -----------------------------------------------------------------------------------------
+
+    async def add(self, items: Sequence[NewItem]) -> Added:
+        """Add items; they are on disk and searchable when this returns."""
+        self._require_ready()
+        added = await self._write(self._add, items)
+        for how in ("added", "updated"):
+            self.metrics.changed.labels(how).inc(getattr(added, how))
+        return added
+
+    def _add(self, items: Sequence[NewItem]) -> Added:
+        ready, refused = [], []
+        for item in items:
+            try:
+                image = None if item.image is None else self._picture(item.image)
+                ready.append(Item(item.id, image, item.text, item.meta))
+            except BadImage as error:
+                refused.append((item.id, error))
+        added = self.engine.add(ready)
+        for id, reason in refused:
+            added.report.skip(id, reason)
+        return added
+
+    async def remove(self, id: str) -> int:
+        """Remove an item; it is gone when this returns. How many there were."""
+        removed = await self._write(self.engine.remove, [id])
+        self.metrics.changed.labels("removed").inc(removed)
+        return removed
+
+    # --- looking ------------------------------------------------------------------------------------------
+
+    async def item(self, id: str) -> Found:
+        """An item; raises NotFound."""
+        return found(await self._read(self._record, id))
+
+    async def thumbnail(self, id: str, side: int) -> bytes:
+        """A small JPEG of an item's image; raises NotFound."""
+        try:
+            data = await self._read(self.engine.thumbnail, id, side)
+        except BadImage:
+            raise NotFound("the picture of this item cannot be read any more") from None
+        if data is None:
+            raise NotFound("no item with a picture has this id")
+        return data
+
+    async def stats(self) -> dict[str, Any]:
+        """What is in the index."""
+        facts = await self._read(self.engine.stats)
+        for modality, count in facts["modalities"].items():
+            self.metrics.items.labels(modality).set(count)
+        self.metrics.generation.set(facts["generation"])
+        return {name: value for name, value in facts.items() if name not in PRIVATE}
+
+    async def codes(self, prefix: Sequence[int]) -> CodesAnswer:
+        """What shares a prefix of codes."""
+        branch, records = await self._read(self.engine.branch, prefix)
+
+        def shown(rows: Sequence[int]) -> list[Found]:
+            return [found(records[row]) for row in rows if row in records]
+
+        return CodesAnswer(
+            prefix=list(branch.prefix),
+            levels=self.engine.index.levels,
+            items=branch.items,
+            codes=[CodeTwig(code=t.code, items=t.items, some=shown(t.rows)) for t in branch.twigs],
+            first=shown(branch.rows),
+        )
+
+    # --- threads ------------------------------------------------------------------------------------------
+
+    def _record(self, id: str) -> Record:
+        record = self.engine.get(id)
+        if record is None:
+            raise NotFound("no item has this id")
+        return record
+
+    def _require_ready(self) -> None:
+        if self.status != "ready":
+            raise Busy(f"the server is {self.status}: try again in a moment")
+
+    async def _read(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._reads, work, *arguments)
+
+    async def _write(self, work: Callable[..., T], *arguments: Any) -> T:
+        """The result of a change, which waits for those before it; once begun, it is carried out."""
+        if self._writing >= self.limits.writes:
+            raise Busy(f"{self.limits.writes} changes are waiting already: try again in a moment", 429)
+        self._writing += 1
+        change = asyncio.get_running_loop().run_in_executor(self._writes, work, *arguments)
+        change.add_done_callback(self._written)
+        try:
+            return await asyncio.wait_for(asyncio.shield(change), self.limits.write_s)
+        except TimeoutError:
+            raise Busy("the change goes on, but takes long: look for it later") from None
+
+    def _written(self, change: asyncio.Future[Any]) -> None:
+        self._writing -= 1
+        if not change.cancelled():
+            change.exception()  # whoever gave up waiting does not ask for it
+
+
+def found(record: Record) -> Found:
+    """A stored item as it is shown."""
+    return Found(
+        id=record.id,
+        modality=record.modality,
+        codes=record.codes.tolist(),
+        text=record.text,
+        image=record.modality is not Modality.TEXT,
+        meta=json.loads(record.meta),
+    )
+
+
+def prefix_of(codes: str) -> list[int]:
+    """The prefix written as numbers with commas; the empty one is the whole tree."""
+    parts = [part for part in codes.split(",") if part.strip()]
+    if len(parts) > 64 or not all(part.strip().isdecimal() and len(part.strip()) < 6 for part in parts):
+        raise BadInput("a prefix is codes with commas between them, such as 0,17,3")
+    return [int(part) for part in parts]

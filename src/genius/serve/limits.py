@@ -1,0 +1,30 @@
+"""What one server takes on. Whatever exceeds it is refused with a status that says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Caps of one server; the defaults suit a machine with a few cores and some GB of memory."""
+
+    beam: int = 500  # prefixes a search may follow
+    hits: int = 200  # answers a search may ask for
+    items: int = 64  # items in one request
+    body: int = 32 * MB  # bytes of a request
+    pixels: int = 32_000_000  # of an image, read off its header
+    batch: int = 32  # searches answered together
+    waiting: int = 128  # searches that may wait for their turn; more get 429
+    writes: int = 8  # changes that may wait for their turn; more get 429
+    requests: int = 512  # requests at a time; more get 503
+    held: int = 256 * MB  # bytes of bodies held at a time; more get 503
+    upload_s: float = 30.0  # a request must be here by then, else 408
+    search_s: float = 10.0  # a search must be answered by then, else 503
+    write_s: float = 120.0
+    stop_s: int = 10  # requests under way may finish when the server is told to stop
+
+
+RETRY_AFTER_S = 1

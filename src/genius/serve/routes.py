@@ -1,0 +1,216 @@
+"""The routes of the API: what is asked becomes values, what comes back becomes JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated, Any, TypeVar
+from urllib.parse import unquote
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, ValidationError
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+
+from genius.data.report import printable
+from genius.errors import BadInput
+from genius.serve.library import Library, prefix_of
+from genius.serve.limits import Limits
+from genius.serve.schemas import (
+    CodesAnswer,
+    Found,
+    Health,
+    ItemsAnswer,
+    ItemsAsk,
+    Left,
+    NewItem,
+    Problem,
+    RemoveAnswer,
+    SearchAnswer,
+    SearchAsk,
+    StatsAnswer,
+)
+from genius.types import Hit
+
+M = TypeVar("M", bound=BaseModel)
+SHOWN_LIMITS = ("beam", "hits", "items", "body", "pixels")
+TAGS = {400: "not HTTP as it should be", 401: "key missing or wrong", 403: "asked by another site's page"}
+TAGS |= {408: "sent too slowly", 413: "too large", 422: "cannot be used", 429: "too many", 503: "busy"}
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem, "description": what} for status, what in TAGS.items()
+}
+MISSING: dict[int | str, dict[str, Any]] = {404: {"model": Problem, "description": "not there"}}
+JPEG: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}}}
+}
+
+
+def routes(library: Library) -> APIRouter:
+    """All routes but the page."""
+    api = APIRouter(responses=PROBLEMS)
+    limits = library.limits
+
+    @api.post(
+        "/v1/search",
+        response_model=SearchAnswer,
+        summary="Find items with a text, an image or both",
+        openapi_extra=_body(SearchAsk, {"beam": limits.beam, "limit": limits.hits}),
+        responses=MISSING,
+    )
+    async def search(request: Request) -> Response:
+        started = time.perf_counter()
+        ask = await _asked(request, SearchAsk, limits)
+        result, batch = await library.search(ask)
+        answer = {
+            "hits": [_hit(hit) for hit in result.hits],
+            "took_ms": round((time.perf_counter() - started) * 1000, 2),
+            "generation": result.generation,
+            "changes": result.changes,
+            "beams": result.beams,
+            "leaves": result.leaves,
+            "batch": batch,
+        }
+        return Response(json.dumps(answer), media_type="application/json")
+
+    @api.post(
+        "/v1/items",
+        summary="Add items, or replace those with the same ids",
+        openapi_extra=_body(ItemsAsk, {"items": limits.items}, multipart=NewItem),
+    )
+    async def add(request: Request) -> ItemsAnswer:
+        if _is_form(request):
+            items = [await _asked(request, NewItem, limits)]
+        else:
+            items = (await _asked(request, ItemsAsk, limits)).items
+        added = await library.add(items)
+        return ItemsAnswer(
+            added=added.added,
+            updated=added.updated,
+            unchanged=added.unchanged,
+            repeated=added.repeated,
+            skipped=[Left(id=name, reason=reason) for name, reason in added.report.names],
+        )
+
+    @api.get("/v1/items/{id}", summary="One item", responses=MISSING)
+    async def item(id: str) -> Found:
+        return await library.item(unquote(id))
+
+    @api.delete("/v1/items/{id}", summary="Remove one item", responses=MISSING)
+    async def remove(id: str) -> RemoveAnswer:
+        removed = await library.remove(unquote(id))
+        if not removed:
+            raise HTTPException(404, "no item has this id")
+        return RemoveAnswer(removed=removed)
+
+    @api.get(
+        "/v1/items/{id}/thumbnail",
+        summary="A small picture of one item",
+        response_class=Response,
+        responses={**JPEG, **MISSING},
+    )
+    async def thumbnail(id: str, side: Annotated[int, Query(ge=16, le=1024)] = 256) -> Response:
+        data = await library.thumbnail(unquote(id), side)
+        return Response(data, media_type="image/jpeg", headers={"cache-control": "private, max-age=60"})
+
+    @api.get("/v1/codes", summary="What shares a prefix of codes")
+    async def codes(
+        prefix: Annotated[str, Query(max_length=400, description="Codes with commas between them.")] = "",
+    ) -> CodesAnswer:
+        return await library.codes(prefix_of(prefix))
+
+    @api.get("/v1/stats", summary="What is in the index", response_model=StatsAnswer)
+    async def stats() -> dict[str, Any]:
+        caps = {name: getattr(limits, name) for name in SHOWN_LIMITS}
+        return {**await library.stats(), "limits": caps}
+
+    @api.get("/healthz", summary="Whether the server lives")
+    async def health() -> Health:
+        return Health(status="ok")
+
+    @api.get("/readyz", summary="Whether the server can answer", responses={503: {"model": Health}})
+    async def ready(response: Response) -> Health:
+        response.status_code = 200 if library.status == "ready" else 503
+        return Health(status=library.status)
+
+    @api.get(
+        "/metrics",
+        summary="Figures for Prometheus",
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    )
+    async def metrics() -> Response:
+        await library.stats()
+        return Response(library.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return api
+
+
+def _hit(hit: Hit) -> dict[str, Any]:
+    return {
+        "id": hit.id,
+        "score": hit.score,
+        "rank": hit.rank,
+        "modality": hit.modality.value,
+        "codes": list(hit.codes),
+        "text": hit.text,
+        "image": hit.modality.value != "text",
+        "meta": dict(hit.meta),
+    }
+
+
+def _is_form(request: Request) -> bool:
+    return request.headers.get("content-type", "").lower().startswith("multipart/form-data")
+
+
+async def _asked(request: Request, kind: type[M], limits: Limits) -> M:
+    """The body, JSON or a form, as values; raises BadInput saying which field is wrong, and how."""
+    try:
+        if _is_form(request):
+            return kind.model_validate(await _form(request), context=limits)
+        return kind.model_validate_json(await request.body(), strict=True, context=limits)
+    except ValidationError as error:
+        raise BadInput("; ".join(_complaint(dict(one)) for one in error.errors()[:5])) from None
+
+
+async def _form(request: Request) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    try:
+        async with request.form(max_files=1, max_fields=20) as form:
+            for name, value in form.multi_items():
+                fields[name] = await value.read() if isinstance(value, UploadFile) else value
+    except (HTTPException, UnicodeDecodeError, ValueError) as error:
+        raise BadInput(f"not a form: {printable(getattr(error, 'detail', error))}") from None
+    meta = fields.get("meta")
+    if isinstance(meta, str):
+        try:
+            fields["meta"] = json.loads(meta) if meta.strip() else {}
+        except (ValueError, RecursionError):
+            raise BadInput("meta: not JSON") from None
+    return {name: value for name, value in fields.items() if value not in ("", b"")}
+
+
+def _complaint(error: dict[str, Any]) -> str:
+    place = ".".join(str(part) for part in error["loc"])
+    what = str(error["msg"]).removeprefix("Value error, ")
+    return printable(f"{place}: {what}" if place else what)
+
+
+def _body(kind: type[BaseModel], caps: dict[str, int], multipart: type[BaseModel] | None = None) -> Any:
+    """The request body of a route for OpenAPI: JSON or a form, with the caps of this server."""
+    form = (multipart or kind).model_json_schema(ref_template="#/components/schemas/{model}")
+    fields = form["properties"]
+    fields["image"] = {"type": "string", "format": "binary", "description": "An image file."}
+    if "meta" in fields:
+        fields["meta"] = {"type": "string", "contentMediaType": "application/json"}
+    whole = kind.model_json_schema()
+    inner = whole.pop("$defs", {})
+    if "items" in whole["properties"]:
+        whole["properties"]["items"] |= {"items": inner["NewItem"], "maxItems": caps["items"]}
+    for schema in (whole, form):
+        for name in set(caps) & {"beam", "limit"}:
+            field = schema["properties"].get(name, {})
+            for option in field.get("anyOf", [field]):
+                if option.get("type") == "integer":
+                    option["maximum"] = caps[name]
+    content = {"application/json": {"schema": whole}, "multipart/form-data": {"schema": form}}
+    return {"requestBody": {"required": True, "content": content}}

@@ -1,0 +1,212 @@
+"""Requests and responses of the API, as the OpenAPI document shows them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
+
+from genius.data.texts import MAX_CHARS
+from genius.pool.intake import MAX_ID
+from genius.serve.limits import Limits
+from genius.types import Modality
+
+MAX_INSTRUCTION = 1000
+
+
+def _image_bytes(value: Any) -> Any:
+    """The bytes of an uploaded file, or of base64 (with or without `data:…;base64,` before it)."""
+    if not isinstance(value, str):
+        return value
+    if "://" in value[:16]:
+        raise ValueError("URLs are not fetched: send the image itself, as base64 or as an uploaded file")
+    head, comma, rest = value[:100].partition(",")
+    encoded = value[len(head) + 1 :] if comma and head.startswith("data:") else value
+    del rest
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError("not base64: send the bytes of an image file, encoded as base64") from None
+
+
+def _capped(name: str) -> AfterValidator:
+    """At most what the server's limits say; they come with the validation."""
+
+    def check(value: int | None, info: ValidationInfo) -> int | None:
+        limits = info.context if isinstance(info.context, Limits) else Limits()
+        cap = int(getattr(limits, name))
+        if value is not None and value > cap:
+            raise ValueError(f"{value} is over the cap of this server: at most {cap}")
+        return value
+
+    return AfterValidator(check)
+
+
+ImageBytes = Annotated[
+    bytes,
+    BeforeValidator(_image_bytes),
+    WithJsonSchema({"type": "string", "contentEncoding": "base64", "description": "An image file."}),
+]
+Want = Literal["image", "text", "pair", "any"]
+
+
+class SearchAsk(BaseModel):
+    """What to look for: a text, an image, a stored item, or several of them together."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: str | None = Field(None, max_length=MAX_CHARS, description="What to look for.")
+    image: ImageBytes | None = Field(None, description="An image to look for, alone or with the text.")
+    like: str | None = Field(
+        None, max_length=MAX_ID, description="Id of a stored item to start from; it is not among the hits."
+    )
+    want: Want = Field("any", description="What may be found.")
+    instruction: str | None = Field(
+        None, max_length=MAX_INSTRUCTION, description="A sentence that says what is wanted."
+    )
+    limit: Annotated[int, _capped("hits")] = Field(20, ge=1, description="How many hits.")
+    beam: Annotated[int | None, _capped("beam")] = Field(
+        None, ge=1, description="How many prefixes of codes are followed."
+    )
+    search: Literal["generate", "lookup", "both"] | None = Field(None, description="How items are found.")
+    rerank: Literal["none", "codes", "vectors"] | None = Field(None, description="What orders them.")
+
+    @model_validator(mode="after")
+    def _asks_something(self) -> SearchAsk:
+        if not (self.text or "").strip() and self.image is None and self.like is None:
+            raise ValueError("nothing to look for: give a text, an image, or `like` with the id of an item")
+        return self
+
+
+class Found(BaseModel):
+    """An item as it is shown."""
+
+    id: str
+    modality: Modality
+    codes: list[int]
+    text: str | None = None
+    image: bool = Field(description="Whether it has a picture: see its thumbnail.")
+    meta: dict[str, Any]
+
+
+class Ranked(Found):
+    """An item that was found."""
+
+    score: float
+    rank: int
+
+
+class SearchAnswer(BaseModel):
+    """Hits, best first, and what it took to find them."""
+
+    hits: list[Ranked]
+    took_ms: float
+    generation: int = Field(description="Generation of the arrays that answered.")
+    changes: int = Field(description="Committed changes of the index that the answer knows of.")
+    beams: int = Field(description="Prefixes of codes the search ended with.")
+    leaves: int = Field(description="Items under them.")
+    batch: int = Field(description="Searches that were answered together.")
+
+
+class NewItem(BaseModel):
+    """An item to add, or to put in the place of the one with the same id."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str = Field(min_length=1, max_length=MAX_ID)
+    text: str | None = None
+    image: ImageBytes | None = None
+    meta: dict[str, Any] = Field(default_factory=dict)
+
+
+class ItemsAsk(BaseModel):
+    """Items to add."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    items: list[NewItem] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _few_enough(self, info: ValidationInfo) -> ItemsAsk:
+        limits = info.context if isinstance(info.context, Limits) else Limits()
+        if len(self.items) > limits.items:
+            raise ValueError(f"{len(self.items)} items in one request: at most {limits.items}")
+        return self
+
+
+class Left(BaseModel):
+    """An item that was not added, and why."""
+
+    id: str
+    reason: str
+
+
+class ItemsAnswer(BaseModel):
+    """What became of the items."""
+
+    added: int
+    updated: int
+    unchanged: int
+    repeated: int
+    skipped: list[Left]
+
+
+class RemoveAnswer(BaseModel):
+    """How many items were removed."""
+
+    removed: int
+
+
+class CodeTwig(BaseModel):
+    """One code more: how many items have it, and some of them."""
+
+    code: int
+    items: int
+    some: list[Found]
+
+
+class CodesAnswer(BaseModel):
+    """What shares a prefix of codes."""
+
+    prefix: list[int]
+    levels: int
+    items: int
+    codes: list[CodeTwig] = Field(description="How the prefix goes on, the largest first.")
+    first: list[Found]
+
+
+class StatsAnswer(BaseModel):
+    """What is in the index, and the caps of this server."""
+
+    model_config = ConfigDict(extra="allow")
+
+    items: int
+    modalities: dict[str, int]
+    generation: int
+    changes: int
+    levels: int
+    model: str
+    limits: dict[str, int]
+
+
+class Health(BaseModel):
+    """How the server is."""
+
+    status: Literal["ok", "ready", "loading", "stopping", "failed"]
+
+
+class Problem(BaseModel):
+    """What is wrong, and how to go on."""
+
+    detail: str

@@ -1,0 +1,299 @@
+"""The API: searches, items and codes over HTTP give what the engine gives."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from fastapi.testclient import TestClient
+
+from genius import Query
+from genius.serve.app import create_app
+from genius.serve.limits import Limits
+
+KEY = "a-key-of-some-length"
+
+
+@contextmanager
+def client_of(engine, **options) -> Iterator[TestClient]:
+    with TestClient(create_app(engine, **options), base_url="http://localhost") as client:
+        while client.get("/readyz").status_code != 200:
+            pass
+        yield client
+
+
+@pytest.fixture
+def client(engine) -> Iterator[TestClient]:
+    with client_of(engine) as opened:
+        yield opened
+
+
+def ids(response) -> list[str]:
+    assert response.status_code == 200, response.text
+    return [hit["id"] for hit in response.json()["hits"]]
+
+
+def test_a_search_answers_as_the_engine_does(client, engine):
+    response = client.post("/v1/search", json={"text": "something red", "limit": 7, "beam": 40})
+    assert ids(response) == [hit.id for hit in engine.search("something red", k=7, beam=40)]
+    answer = response.json()
+    assert {"hits", "took_ms", "generation", "changes", "beams", "leaves", "batch"} == set(answer)
+    assert answer["beams"] > 0 and answer["leaves"] >= 7 and answer["batch"] == 1
+    first = answer["hits"][0]
+    assert set(first) == {"id", "score", "rank", "modality", "codes", "text", "image", "meta"}
+    assert first["rank"] == 1 and len(first["codes"]) == 5
+    assert len(response.headers["x-request-id"]) == 12
+
+
+@pytest.mark.parametrize("want", ["image", "text", "pair"])
+def test_only_what_is_wanted_is_found(client, want):
+    response = client.post("/v1/search", json={"text": "blue", "want": want})
+    assert ids(response)
+    assert {hit["modality"] for hit in response.json()["hits"]} == {want}
+
+
+def test_an_image_is_sent_as_base64_or_as_a_file(client, kit, engine):
+    data = kit.picture("magenta")
+    encoded = base64.b64encode(data).decode()
+    expected = [hit.id for hit in engine.search(Query(image=data), k=5, want="text")]
+    ask = {"want": "text", "limit": 5}
+    assert ids(client.post("/v1/search", json={"image": encoded, **ask})) == expected
+    assert ids(client.post("/v1/search", json={"image": f"data:image/png;base64,{encoded}", **ask})) == expected
+    assert ids(client.post("/v1/search", data=ask, files={"image": ("m.png", data)})) == expected
+    both = client.post("/v1/search", data={"text": "magenta thing", **ask}, files={"image": ("m.png", data)})
+    assert ids(both)[0] == "t/magenta"
+
+
+def test_an_instruction_searches_everything(client, engine):
+    sentence = "Find whatever has this colour."
+    response = client.post("/v1/search", json={"text": "green", "instruction": sentence, "limit": 6})
+    assert ids(response) == [hit.id for hit in engine.search(Query(text="green", instruction=sentence), k=6)]
+
+
+def test_more_like_this_leaves_the_item_itself_out(client):
+    found = ids(client.post("/v1/search", json={"like": "p-cyan", "want": "image", "limit": 3}))
+    assert found[0] == "cyan" and len(found) == 3
+    found = ids(client.post("/v1/search", json={"like": "cyan", "want": "image", "limit": 30}))
+    assert "cyan" not in found and len(found) == 9
+    but = ids(client.post("/v1/search", json={"like": "white", "text": "red red red", "want": "text"}))
+    assert but.index("t/red") < but.index("t/blue")
+    assert client.post("/v1/search", json={"like": "nobody"}).status_code == 404
+
+
+def test_add_find_remove(client, kit):
+    image = base64.b64encode(kit.picture("teal")).decode()
+    item = {"id": "new/teal ✓", "image": image, "text": "a teal thing", "meta": {"by": "me"}}
+    answer = client.post("/v1/items", json={"items": [item, {"id": "bad", "image": "AAAA"}]}).json()
+    assert (answer["added"], answer["updated"]) == (1, 0)
+    assert answer["skipped"][0]["id"] == "bad" and "JPEG" in answer["skipped"][0]["reason"]
+    path = "/v1/items/new%2Fteal%20%E2%9C%93"
+    stored = client.get(path).json()
+    assert stored["id"] == item["id"] and stored["meta"] == {"by": "me"} and stored["modality"] == "pair"
+    thumbnail = client.get(f"{path}/thumbnail", params={"side": 32})
+    assert thumbnail.headers["content-type"] == "image/jpeg" and thumbnail.content[:2] == b"\xff\xd8"
+    assert ids(client.post("/v1/search", json={"image": image, "text": "teal", "want": "pair"}))[0] == item["id"]
+    assert client.delete(path).json() == {"removed": 1}
+    assert client.get(path).status_code == 404 and client.delete(path).status_code == 404
+    assert item["id"] not in ids(client.post("/v1/search", json={"image": image, "want": "pair"}))
+
+
+def test_an_item_is_added_with_a_form(client, kit):
+    form = {"id": "f", "text": "from a form", "meta": json.dumps({"n": 1})}
+    response = client.post("/v1/items", data=form, files={"image": ("f.png", kit.picture("pink"))})
+    assert response.json()["added"] == 1
+    assert client.get("/v1/items/f").json()["meta"] == {"n": 1}
+    assert client.post("/v1/items", data={"id": "g", "meta": "{"}, files={"image": b""}).status_code == 422
+
+
+def test_an_id_that_ends_in_thumbnail_is_no_thumbnail(client):
+    client.post("/v1/items", json={"items": [{"id": "a/thumbnail", "text": "a text"}]})
+    assert client.get("/v1/items/a%2Fthumbnail").json()["text"] == "a text"
+    assert client.get("/v1/items/a%2Fthumbnail/thumbnail").status_code == 404
+
+
+def test_codes_show_what_shares_a_prefix(client, engine):
+    root = client.get("/v1/codes").json()
+    assert root["items"] == 31 and root["levels"] == 5 and root["prefix"] == []
+    assert sum(code["items"] for code in root["codes"]) == 31
+    engine.remove(["red"])
+    images = client.get("/v1/codes", params={"prefix": "0"}).json()
+    assert images["items"] == 9 and {one["modality"] for one in images["first"]} == {"image"}
+    engine.compact()
+    engine.add([])
+    codes = client.get("/v1/items/blue").json()["codes"]
+    for length in range(6):
+        answer = client.get("/v1/codes", params={"prefix": ",".join(map(str, codes[:length]))}).json()
+        assert "blue" in [one["id"] for one in answer["first"]]
+        assert all(one["codes"][:length] == codes[:length] for one in answer["first"])
+        assert sum(code["items"] for code in answer["codes"]) == (answer["items"] if length < 5 else 0)
+    assert client.get("/v1/codes", params={"prefix": "0,999"}).json()["items"] == 0
+    assert client.get("/v1/codes", params={"prefix": "0,x"}).status_code == 422
+
+
+def test_caps_are_named(engine):
+    with client_of(engine, limits=Limits(beam=30, hits=12, items=2, pixels=1000)) as client:
+        over = client.post("/v1/search", json={"text": "x", "beam": 31})
+        assert over.status_code == 422 and "at most 30" in over.json()["detail"]
+        over = client.post("/v1/search", json={"text": "x", "limit": 13})
+        assert over.status_code == 422 and "at most 12" in over.json()["detail"]
+        items = [{"id": str(number), "text": "x"} for number in range(3)]
+        over = client.post("/v1/items", json={"items": items})
+        assert over.status_code == 422 and "at most 2" in over.json()["detail"]
+        import io
+
+        from PIL import Image
+
+        buffer = io.BytesIO()
+        Image.new("1", (9000, 9000)).save(buffer, "PNG")  # a few KB that would be 81 megapixels
+        over = client.post("/v1/search", files={"image": ("b.png", buffer.getvalue())})
+        assert over.status_code == 422 and "pixels" in over.json()["detail"]
+        schema = client.get("/openapi.json").json()["paths"]["/v1/search"]["post"]["requestBody"]
+        fields = schema["content"]["application/json"]["schema"]["properties"]
+        assert fields["limit"]["maximum"] == 12 and fields["beam"]["anyOf"][0]["maximum"] == 30
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"text": "  "},
+        {"text": "x", "limit": 0},
+        {"text": "x", "limit": "5"},
+        {"text": "x", "want": "video"},
+        {"text": "x", "surprise": 1},
+        {"text": "x" * 20_001},
+        {"text": "nul \0"},
+        {"image": "not base64!"},
+        {"image": "AAAA"},
+    ],
+)
+def test_what_cannot_be_used_is_refused(client, body):
+    response = client.post("/v1/search", json=body)
+    assert response.status_code == 422 and isinstance(response.json()["detail"], str)
+
+
+@pytest.mark.parametrize("url", ["http://169.254.169.254/x.png", "file:///etc/passwd", "/etc/passwd"])
+def test_nothing_is_fetched(client, url, monkeypatch):
+    """Fault 29: neither URLs nor files of the server."""
+    monkeypatch.setattr("socket.create_connection", lambda *_, **__: pytest.fail("it connects"))
+    for response in (
+        client.post("/v1/search", json={"image": url}),
+        client.post("/v1/search", data={"image": url, "text": "x"}, files={"other": b""}),
+        client.post("/v1/items", json={"items": [{"id": "x", "image": url}]}),
+    ):
+        assert response.status_code == 422, response.text
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/items/..%2F..%2Fetc%2Fpasswd", "/v1/items/%2Fetc%2Fpasswd", "/v1/items/..%2F/thumbnail",
+             "/page/..%2Fapp.py", "/page/%2Fetc%2Fpasswd", "/v1/items/%00", "/v1/items/%ff%fe"]
+)  # fmt: skip
+def test_ids_are_no_paths(client, path):
+    """Fault 28."""
+    assert client.get(path).status_code == 404
+    assert client.delete(path).status_code in (404, 405)
+
+
+def test_one_bad_query_spoils_no_other(engine):
+    """Searches that are answered together, one of which cannot be."""
+    gate = threading.Event()
+    original = engine.results
+
+    def slow(queries, *args, **options):
+        gate.wait(10)
+        return original(queries, *args, **options)
+
+    engine.results = slow
+    app = create_app(engine)
+    gate.set()
+    with TestClient(app, base_url="http://localhost") as client:
+        while client.get("/readyz").status_code != 200:
+            pass
+        gate.clear()
+        texts = ["red", "green \0", "blue", "cyan", "red"]
+        answers: list = [None] * len(texts)
+
+        def ask(number: int) -> None:
+            answers[number] = client.post("/v1/search", json={"text": texts[number], "want": "image"})
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(texts))]
+        for thread in threads:
+            thread.start()
+        while app.state.library.metrics.waiting._value.get() < 4:
+            pass
+        gate.set()
+        for thread in threads:
+            thread.join()
+    assert [one.status_code for one in answers] == [200, 422, 200, 200, 200]
+    assert [ids(answers[number])[0] for number in (0, 2, 3, 4)] == ["red", "blue", "cyan", "red"]
+    assert max(one.json()["batch"] for one in answers if one.status_code == 200) >= 3
+
+
+def test_the_key_is_asked_for(engine):
+    """Fault 30, second half."""
+    with client_of(engine, key=KEY, loopback=False) as client:
+        for path in ("/v1/stats", "/metrics", "/v1/items/red", "/v1/codes", "/v1/items/red/thumbnail"):
+            assert client.get(path).status_code == 401
+            assert client.get(path, headers={"Authorization": "Bearer wrong"}).status_code == 401
+            assert client.get(path, headers={"Authorization": f"Bearer {KEY}"}).status_code == 200
+        refused = client.post("/v1/items", json={"items": []}, headers={"Authorization": f"Bearer {KEY}x"})
+        assert refused.status_code == 401 and refused.headers["www-authenticate"] == "Bearer"
+        for path in ("/", "/healthz", "/readyz", "/openapi.json", "/page/app.js"):
+            assert client.get(path).status_code == 200
+
+
+def test_other_sites_cannot_ask_through_a_browser(engine):
+    with client_of(engine, origins=["https://friend.example"]) as client:
+        post = {"json": {"text": "red"}}
+        assert client.post("/v1/search", **post, headers={"Origin": "https://evil.example"}).status_code == 403
+        assert client.post("/v1/search", **post, headers={"Origin": "http://localhost"}).status_code == 200
+        assert client.post("/v1/search", **post, headers={"Host": "evil.example"}).status_code == 421
+        friend = client.post("/v1/search", **post, headers={"Origin": "https://friend.example"})
+        assert friend.headers["access-control-allow-origin"] == "https://friend.example"
+
+
+def test_cross_origin_requests_are_off_by_default(client):
+    ask = {"Origin": "https://x.example", "Access-Control-Request-Method": "POST"}
+    refused = client.options("/v1/search", headers=ask)
+    assert refused.status_code == 403 and "access-control-allow-origin" not in refused.headers
+
+
+def test_stats_health_and_metrics(client):
+    client.post("/v1/search", json={"text": "red"})
+    facts = client.get("/v1/stats").json()
+    assert facts["items"] == 31 and facts["limits"]["hits"] == 200 and "folder" not in facts
+    assert client.get("/healthz").json() == {"status": "ok"}
+    text = client.get("/metrics").text
+    assert 'genius_requests_total{route="/v1/search",status="200"} 1.0' in text
+    assert 'genius_items{modality="pair"} 11.0' in text and "genius_search_batch_size_bucket" in text
+
+
+def test_logs_are_json_and_do_not_tell_what_was_asked(engine, capsys):
+    import io
+
+    from genius.serve.log import LOGGER, log_to
+
+    stream = io.StringIO()
+    log_to(stream)
+    try:
+        with client_of(engine, key=KEY) as client:
+            client.post("/v1/search", json={"text": "secret"}, headers={"Authorization": f"Bearer {KEY}"})
+    finally:
+        LOGGER.handlers.clear()
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    (one,) = [line for line in lines if line.get("route") == "/v1/search"]
+    assert one["event"] == "request" and one["status"] == 200 and one["ms"] > 0 and one["level"] == "info"
+    assert "secret" not in stream.getvalue() and KEY not in stream.getvalue()
+
+
+def test_an_error_of_ours_is_a_500_without_its_inside(engine):
+    engine.stats = lambda: 1 / 0
+    app = create_app(engine)
+    with TestClient(app, base_url="http://localhost", raise_server_exceptions=False) as client:
+        response = client.get("/v1/stats")
+        assert response.status_code == 500 and "division" not in response.text
+        assert client.get("/healthz").status_code == 200
