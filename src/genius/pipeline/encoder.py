@@ -66,15 +66,15 @@ def validator(
 
 @dataclass(frozen=True, slots=True)
 class Taught:
-    """`mini` after its distillation, and the teacher that went before it."""
+    """What a distillation leaves beside the encoder it taught."""
 
-    encoder: MiniEncoder
     teacher: Callable[[Tensor], Tensor]  # pixels to vectors in the shared space
     reference: Result  # the teacher's image vectors with the text tower, on val
     pictures: Shown
 
 
 def teach_mini(
+    encoder: MiniEncoder,
     table: Distillation,
     splits: Splits,
     *,
@@ -84,7 +84,6 @@ def teach_mini(
     device: torch.device,
 ) -> Taught:
     """Align the text tower to CLIP's image vectors, then teach the image tower those vectors."""
-    encoder = distill.start(Path(table.image_start), Path(table.text_start), table.dropout, str(device))
     clip = ClipTeacher(clip_weights(Path(table.teacher))).to(device).eval()
     if device.type == "cuda":
         clip.tower.bfloat16()
@@ -133,7 +132,7 @@ def teach_mini(
         smallest_view=table.smallest_view, colour=table.colour, mix=table.mix,
     )  # fmt: skip
     encoder.module.requires_grad_(True)
-    return Taught(encoder, target, reference, shown)
+    return Taught(target, reference, shown)
 
 
 def train_stage(

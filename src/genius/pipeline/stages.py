@@ -22,7 +22,7 @@ from genius.decode.rivals import Rivals
 from genius.decode.targets import Softness
 from genius.decode.train import Lesson, train_decoder
 from genius.decode.weights import save_decoder
-from genius.encode import mini
+from genius.encode import distill, mini
 from genius.encode.base import Encoder, FusingEncoder, load_encoder
 from genius.encode.train import Learner
 from genius.errors import BadInput, ModelMismatch
@@ -86,8 +86,10 @@ def _note(folder: Path, name: str, table: Mapping[str, Any]) -> None:
 
 def _wanted(recipe: Recipe, stage: str) -> list[str]:
     """The stages to train; one that the recipe does not describe is refused before any work."""
-    if recipe.distillation and recipe.encoder.name != "mini":
-        raise BadInput(f"only mini is distilled, not {recipe.encoder.name!r}: set encoder.name to mini")
+    if (recipe.start or recipe.distillation) and recipe.encoder.name != "mini":
+        raise BadInput(
+            f"start and distillation make mini, not {recipe.encoder.name!r}: set encoder.name to mini"
+        )
     tables = {
         "encoder": recipe.distillation or recipe.encoder_training,
         "quantizer": recipe.quantizer_training,
@@ -120,20 +122,18 @@ def _encoder(recipe: Recipe, folder: Path, device: torch.device) -> None:
     splits = Splits(
         _data(recipe, "train", defaults=table is None or table.default_instructions), _data(recipe, "val")
     )
-    teacher = None
+    encoder = _start_encoder(recipe, device)
+    teacher, pictures = None, None
     if recipe.distillation is not None:
+        assert isinstance(encoder, mini.MiniEncoder)  # `_wanted` refuses others
         balance = 1.0 if table is None else table.balance
         taught = teach_mini(
-            recipe.distillation, splits, balance=balance, folder=folder, seed=recipe.seed, device=device
-        )
-        encoder: Learner = taught.encoder
+            encoder, recipe.distillation, splits,
+            balance=balance, folder=folder, seed=recipe.seed, device=device,
+        )  # fmt: skip
         pictures = taught.pictures
         teacher = taught.teacher if table is not None and table.teacher_weight else None
-    else:
-        loaded = load_encoder(recipe.encoder.name, recipe.encoder.source or None, str(device))
-        if not isinstance(loaded, Learner):
-            raise BadInput(f"encoder {recipe.encoder.name!r} cannot be trained: use clip, blip or mini")
-        encoder = loaded
+    if pictures is None:
         pictures = Shown.of(encoder, splits, device, resident=table is not None and table.resident)
     if table is not None:
         train_stage(
@@ -145,6 +145,17 @@ def _encoder(recipe: Recipe, folder: Path, device: torch.device) -> None:
             _tell(part.report)
         encoder.save(folder / "model")
         _note(folder / "model", "encoder", {"name": recipe.encoder.name, "source": ""})
+
+
+def _start_encoder(recipe: Recipe, device: torch.device) -> Learner:
+    """The encoder that is to be trained: `mini` from published towers, or one that can be loaded."""
+    if recipe.start is not None:
+        start = recipe.start
+        return distill.start(Path(start.image), Path(start.text), start.dropout, str(device))
+    loaded = load_encoder(recipe.encoder.name, recipe.encoder.source or None, str(device))
+    if not isinstance(loaded, Learner):
+        raise BadInput(f"encoder {recipe.encoder.name!r} cannot be trained: use clip, blip or mini")
+    return loaded
 
 
 def _adopt_encoder(recipe: Recipe, model: Path) -> None:
