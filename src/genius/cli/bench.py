@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from genius.cli.evaluate import cache_folder, progress, say
 from genius.errors import BadInput
+
+if TYPE_CHECKING:
+    from genius.evaluate.results import Results
 
 
 def bench(
@@ -34,6 +37,12 @@ def bench(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     layout: Annotated[str, typer.Option(help="Layout of the data: mbeir or karpathy.")] = "mbeir",
+    write: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also evaluate all rows in both settings and write a report to this Markdown file."
+        ),
+    ] = None,
 ) -> None:
     """Measure accuracy, time and bytes of each system, and from which pool size it beats exact search."""
     from genius.data.base import open_dataset
@@ -45,9 +54,17 @@ def bench(
     dataset = open_dataset(layout, data, chosen)
     place = measure.Place(cache or cache_folder(), measure.pick_device(device))
     plan = Plan(f"exact,{systems}", _numbers(sizes, "--sizes"), _numbers(beams, "--beams"), queries, split)
+    name = data.resolve().name
     with progress() as show:
         loaded = measure.load_model(model, place.device)
-        frontier = benchmark(dataset, data.resolve().name, loaded, model, plan, place, say, show)
+        results = []
+        if write is not None:
+            for setting in ("universal", "local"):
+                asked = measure.Asked(setting, split)
+                results.append(measure.measure(dataset, name, loaded, plan.systems, asked, place, say, show))
+        frontier = benchmark(dataset, name, loaded, model, plan, place, say, show)
+    if write is not None:
+        _write(write, results, frontier)
     if format_ == "json":
         typer.echo(json.dumps(frontier))
     elif format_ == "markdown":
@@ -56,6 +73,32 @@ def bench(
         from rich.console import Console
 
         Console(width=None if sys.stdout.isatty() else 160).print(frontier_table(frontier).rich())
+
+
+def _write(file: Path, results: list[Results], frontier: dict[str, Any]) -> None:
+    """The report in Markdown with its pictures beside it; nothing of the data itself is in them."""
+    from genius.evaluate.writeup import writeup
+    from genius.plots import frontier as pictures
+    from genius.plots.style import png
+    from genius.store.atomic import storage_errors, write_file
+
+    drawn = {
+        "hit-by-bytes": pictures.by_bytes,
+        "hit-by-time": pictures.by_time,
+        "latency-by-size": pictures.latency,
+        "speed-by-size": pictures.speed,
+    }
+    if frontier["beams"]:
+        drawn["hit-by-beam"] = pictures.beams
+    folder = file.parent / "pictures"
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for picture, draw in drawn.items():
+        write_file(folder / f"{picture}.png", [png(draw(frontier))])
+    command = "genius bench --write " + file.name
+    text = writeup(results, [frontier], command, [f"pictures/{picture}.png" for picture in drawn])
+    write_file(file, [text.encode()])
+    say(f"written: {file}")
 
 
 def _numbers(text: str, option: str) -> list[int]:

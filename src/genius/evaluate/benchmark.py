@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from genius.data.base import Dataset
 from genius.encode.base import encode_parts
-from genius.evaluate.catalog import SYSTEMS, BenchModel, Setup, names_of
+from genius.evaluate.catalog import LEARNING, SYSTEMS, BenchModel, Setup, names_of
 from genius.evaluate.code_search import CodeSearch
 from genius.evaluate.contents import ABSENT, Contents
 from genius.evaluate.encoding import CHUNK, Floats, Pool, Progress, Questions, open_or_none
@@ -54,7 +54,8 @@ def benchmark(
     growth = Growth(pool, _z(model, pool), answers, _codes_of(model))
     sizes = sorted({max(size, growth.least) for size in plan.sizes}) or [len(pool)]
     setup = Setup(model, dataset, evaluation.encoding, place.cache / "decoders", place.device)
-    makers: list[Callable[[], System]] = [_maker(system, setup) for system in names_of(plan.systems)]
+    names = [system for system in names_of(plan.systems) if system not in LEARNING]  # those learn each pool
+    makers: list[Callable[[], System]] = [_maker(system, setup) for system in names]
     inside = _moved(judged, growth, len(pool))
     points = measure_frontier(makers, growth, sizes, questions, inside, say)
     return as_json(
