@@ -8,9 +8,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from genius.data.base import Dataset
+    from genius.evaluate.measure import Asked, Place
+    from genius.evaluate.tables import Table
 
 
 def evaluate(
@@ -46,6 +51,16 @@ def evaluate(
     train_limit: Annotated[
         int, typer.Option(min=0, help="Train queries per row that learning baselines read; 0: all.")
     ] = 0,
+    ablations: Annotated[
+        Path | None, typer.Option(help="Train and compare the paper's ablations of this recipe instead.")
+    ] = None,
+    variants: Annotated[str, typer.Option(help="Which ablations, by comma (default: all).")] = "",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a value of that recipe: a.b=value.")
+    ] = None,
+    to: Annotated[Path, typer.Option(help="Folder for the models that ablations train.")] = Path(
+        "runs/ablations"
+    ),
 ) -> None:
     """Measure systems on a benchmark and print the paper's tables; a run that was stopped goes on."""
     from genius.data.base import open_dataset
@@ -53,6 +68,16 @@ def evaluate(
     chosen = [name.strip() for name in datasets.split(",") if name.strip()]
     dataset = open_dataset(layout, data, chosen)
     name = data.resolve().name
+    if ablations is not None:
+        from genius.evaluate.measure import Asked, Place, pick_device
+
+        place = Place(cache or cache_folder(), pick_device(device))
+        values = [f"data.root={data}", f"device={device}", *(set_ or [])]
+        table = _ablations(
+            dataset, name, ablations, values, variants, to, Asked(setting, split, limit), place
+        )
+        _print_table(table, format_)
+        return
     if score:
         from genius.evaluate.scoring import score_runs
 
@@ -99,15 +124,51 @@ def progress() -> Iterator[Callable[[str, int, int], None] | None]:
         yield show
 
 
+def _ablations(
+    dataset: Dataset,
+    name: str,
+    recipe: Path,
+    values: list[str],
+    variants: str,
+    to: Path,
+    asked: Asked,
+    place: Place,
+) -> Table:
+    from genius.config import Recipe
+    from genius.evaluate.ablations import SYSTEMS, ablation_table, chosen_variants, run_ablations
+    from genius.evaluate.measure import measure
+    from genius.evaluate.results import Results
+
+    def train(changed: Recipe, folder: Path) -> Path:
+        from genius.pipeline.stages import train_stages
+
+        if not (folder / "model" / "decoder.safetensors").exists():
+            train_stages(changed, "all", folder)
+        return folder / "model"
+
+    def evaluated(model: Path) -> Results:
+        return measure(dataset, name, str(model), ",".join(SYSTEMS), asked, place, say)
+
+    return ablation_table(
+        *run_ablations(recipe, values, chosen_variants(variants), to, train, evaluated, say)
+    )
+
+
 def _print(results: dict[str, Any], how: str, intervals: bool) -> None:
     from genius.evaluate.tables import results_table
 
     if how == "json":
         typer.echo(json.dumps(results))
+    else:
+        _print_table(results_table(results, intervals=intervals), how)
+
+
+def _print_table(table: Table, how: str) -> None:
+    if how == "json":
+        typer.echo(json.dumps([dict(zip(table.header, line, strict=True)) for line in table.lines]))
     elif how == "markdown":
-        typer.echo(results_table(results, intervals=intervals).markdown())
+        typer.echo(table.markdown())
     else:
         from rich.console import Console
 
-        wide = None if sys.stdout.isatty() else 200
-        Console(width=wide).print(results_table(results, intervals=intervals).rich())
+        Console(width=None if sys.stdout.isatty() else 200).print(table.rich())
