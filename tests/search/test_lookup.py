@@ -155,3 +155,16 @@ def test_top_picks_the_largest_and_the_first_of_equal_ones(n: int, k: int, seed:
     expected = np.sort(np.argsort(-scores, kind="stable")[:k])
     assert np.array_equal(top(scores, k), expected)
     assert np.array_equal(top(np.concatenate([scores, scores]), k, np.arange(n, 2 * n)), expected + n)
+
+
+@pytest.mark.parametrize("most", [0, 8192])
+def test_cosine_is_that_of_the_summed_code_vectors(monkeypatch, most):
+    monkeypatch.setattr("genius.search.lookup.GRAM_CODES", most)
+    rng = np.random.default_rng(3)
+    books = [rng.standard_normal((size, 16)).astype(np.float32) for size in (3, 7, 7)]
+    codes = np.stack([rng.integers(0, len(book), 40) for book in books], axis=1).astype(np.uint16)
+    z = rng.standard_normal(16).astype(np.float32)
+    z /= np.linalg.norm(z)
+    sums = sum(book[codes[:, level]] for level, book in enumerate(books))
+    expected = sums @ z / np.linalg.norm(sums, axis=1)
+    np.testing.assert_allclose(Tables(books).cosine(z, codes), expected, atol=1e-5)

@@ -45,6 +45,7 @@ class World:
         self.decoded = decoder.score_codes(torch.from_numpy(self.z), every).sum(-1).numpy()
         quantized = np.stack([book[self.codes[:, level]] for level, book in enumerate(books)]).sum(0)
         self.similar = self.z @ quantized.T
+        self.cosine = self.similar / np.linalg.norm(quantized, axis=1)
         self.exact = self.phi @ self.vectors.astype(np.float32).T
 
     def expected(self, method: str, rerank: str, weight: float, fusion: float) -> NDArray[Any]:
@@ -56,7 +57,7 @@ class World:
         }[method]
         if rerank == "none":
             return score
-        return (self.similar if rerank == "codes" else self.exact) + fusion * score
+        return (self.cosine if rerank == "codes" else self.exact) + fusion * score
 
     def search(self, options: Options, segments: Any = None, **more: Any) -> list[Found]:
         segments = segments or [Segment(self.trie)]

@@ -142,13 +142,13 @@ def _similar(view: View, tables: Tables, asked: Asked, modality: Modality) -> Fl
     some = view.ordinary(modality)
     if some.vectors is not None:
         return _cosines(some.vectors, asked.phi)
-    return tables.similarity(asked.z, some.codes)
+    return tables.cosine(asked.z, some.codes)
 
 
 def _similar_found(view: View, tables: Tables, asked: Asked, found: Found) -> Floats:
     if view.has_vectors:
         return _cosines(view.vectors(found.rows), asked.phi)
-    return tables.similarity(asked.z, found.codes)
+    return tables.cosine(asked.z, found.codes)
 
 
 def _cosines(vectors: NDArray[np.float16], phi: Floats) -> Floats:

@@ -12,6 +12,7 @@ the other; `TableScorer` in `genius.search.beam` does the same for batches on a 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -21,6 +22,8 @@ from numpy.typing import NDArray
 from genius.errors import BadInput
 from genius.search.leaves import Floats, Leaves, top
 from genius.search.trie import Bools, Filter, Ints, Nodes, Trie, ragged
+
+GRAM_CODES = 8192  # so many codes at most for a table of the products of all pairs (256 MB)
 
 
 class Tables:
@@ -53,6 +56,32 @@ class Tables:
             products = np.vecdot(self.vectors.take(places.ravel(), axis=0), z)  # equal codes, equal scores
             return np.asarray(products.reshape(places.shape).sum(1))
         return np.asarray((self.vectors @ z).take(places).sum(1))
+
+    def cosine(self, z: Floats, codes: NDArray[np.uint16]) -> Floats:
+        """Cosine of one unit query `z` (dim,) with the sums of code vectors of items, codes (n, levels).
+
+        A sum that misses much of its item is short; its direction is still the best guess of the item's.
+        """
+        return np.asarray(self.similarity(z, codes) / np.maximum(self.lengths(codes), 1e-6))
+
+    def lengths(self, codes: NDArray[np.uint16]) -> Floats:
+        """Length of the sum of code vectors of each item, (n,): nothing about it has to be stored."""
+        places = codes + np.array([level.start for level in self.levels])
+        if len(self.vectors) > GRAM_CODES:
+            chunks = np.array_split(places, 1 + len(places) // 1024)
+            return np.concatenate([np.linalg.norm(self.vectors[part].sum(1), axis=1) for part in chunks])
+        squared = np.zeros(len(places), dtype=np.float32)
+        for level, place in enumerate(places.T):  # |sum|^2 is a sum of products of pairs of code vectors
+            rows = place * len(self.vectors)
+            squared += self.gram.take(rows + place)
+            for other in places.T[:level]:
+                squared += 2 * self.gram.take(rows + other)
+        return np.sqrt(np.maximum(squared, 0))
+
+    @cached_property
+    def gram(self) -> Floats:
+        """Products of all pairs of code vectors, (codes, codes)."""
+        return np.asarray(self.vectors @ self.vectors.T)
 
 
 def lookup(

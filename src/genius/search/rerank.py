@@ -26,7 +26,7 @@ Fetch = Callable[[Ints], NDArray[Any]]  # item rows -> their vectors phi (n, dim
 
 def by_codes(trie: Trie, leaves: Leaves, tables: Tables, z: Floats, fusion: float = 0.0) -> Leaves:
     """The same items, scored by what their codes stand for, for the query `z` (dim,)."""
-    similar = tables.similarity(z, trie.codes(leaves.positions))
+    similar = tables.cosine(z, trie.codes(leaves.positions))
     return leaves.rescored(_fused(similar, leaves, fusion))
 
 
