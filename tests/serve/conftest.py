@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -135,9 +135,12 @@ def as_json(body: bytes) -> Any:
     return json.loads(body)
 
 
-@pytest.fixture
-def kit() -> ModuleType:
-    """This file, for what is no fixture."""
-    import sys
+@pytest.fixture(scope="session")
+def module_kit() -> SimpleNamespace:
+    """What this file has that is no fixture."""
+    return SimpleNamespace(**{name: value for name, value in globals().items() if not name.startswith("_")})
 
-    return sys.modules[__name__]
+
+@pytest.fixture
+def kit(module_kit) -> SimpleNamespace:
+    return module_kit

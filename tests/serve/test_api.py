@@ -62,7 +62,9 @@ def test_an_image_is_sent_as_base64_or_as_a_file(client, kit, engine):
     expected = [hit.id for hit in engine.search(Query(image=data), k=5, want="text")]
     ask = {"want": "text", "limit": 5}
     assert ids(client.post("/v1/search", json={"image": encoded, **ask})) == expected
-    assert ids(client.post("/v1/search", json={"image": f"data:image/png;base64,{encoded}", **ask})) == expected
+    assert (
+        ids(client.post("/v1/search", json={"image": f"data:image/png;base64,{encoded}", **ask})) == expected
+    )
     assert ids(client.post("/v1/search", data=ask, files={"image": ("m.png", data)})) == expected
     both = client.post("/v1/search", data={"text": "magenta thing", **ask}, files={"image": ("m.png", data)})
     assert ids(both)[0] == "t/magenta"
@@ -95,7 +97,9 @@ def test_add_find_remove(client, kit):
     assert stored["id"] == item["id"] and stored["meta"] == {"by": "me"} and stored["modality"] == "pair"
     thumbnail = client.get(f"{path}/thumbnail", params={"side": 32})
     assert thumbnail.headers["content-type"] == "image/jpeg" and thumbnail.content[:2] == b"\xff\xd8"
-    assert ids(client.post("/v1/search", json={"image": image, "text": "teal", "want": "pair"}))[0] == item["id"]
+    assert (
+        ids(client.post("/v1/search", json={"image": image, "text": "teal", "want": "pair"}))[0] == item["id"]
+    )
     assert client.delete(path).json() == {"removed": 1}
     assert client.get(path).status_code == 404 and client.delete(path).status_code == 404
     assert item["id"] not in ids(client.post("/v1/search", json={"image": image, "want": "pair"}))
@@ -249,7 +253,9 @@ def test_the_key_is_asked_for(engine):
 def test_other_sites_cannot_ask_through_a_browser(engine):
     with client_of(engine, origins=["https://friend.example"]) as client:
         post = {"json": {"text": "red"}}
-        assert client.post("/v1/search", **post, headers={"Origin": "https://evil.example"}).status_code == 403
+        assert (
+            client.post("/v1/search", **post, headers={"Origin": "https://evil.example"}).status_code == 403
+        )
         assert client.post("/v1/search", **post, headers={"Origin": "http://localhost"}).status_code == 200
         assert client.post("/v1/search", **post, headers={"Host": "evil.example"}).status_code == 421
         friend = client.post("/v1/search", **post, headers={"Origin": "https://friend.example"})
