@@ -225,3 +225,11 @@ def test_damaged_answers_are_found_again(colours, tiny_model, tmp_path):
         row.pop("seconds")
     assert one == two
     assert np.isfinite(one["mean"]["exact"]["mrr"])
+
+
+def test_an_item_that_a_pool_lists_twice_is_reported(colours, tiny_model, tmp_path):
+    file = colours.path / "cand_pool/local/mbeir_colours_task0_cand_pool.jsonl"
+    file.write_text(file.read_text() + file.read_text().splitlines()[0] + "\n")
+    results = evaluate(colours, tiny_model(), tmp_path).as_json()
+    assert results["rows"][0]["pool_items"] == 8
+    assert any("item 30:0 is listed twice" in line for line in results["reading"])

@@ -119,7 +119,7 @@ def progress() -> Iterator[Callable[[str, int, int], None] | None]:
         def show(what: str, done: int, of: int) -> None:
             if what not in tasks:
                 tasks[what] = bar.add_task(what)
-            bar.update(tasks[what], completed=done, total=of)
+            bar.update(tasks[what], completed=done, total=of or None)
 
         yield show
 

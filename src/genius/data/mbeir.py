@@ -165,6 +165,10 @@ class MBeir:
                 elif seen.add(item.id):
                     self.report.read += 1
                     yield item
+                elif (
+                    len(files) == 1
+                ):  # local pools that are joined may share items; one file may not repeat them
+                    self.report.skip(f"{file}:{number}", f"item {item.id} is listed twice")
 
     def _query(self, fields: dict[str, Any], dataset: str | None) -> LabelledQuery:
         task = fields.get("task_id")

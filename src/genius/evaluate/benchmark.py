@@ -14,8 +14,8 @@ from genius.data.base import Dataset
 from genius.encode.base import encode_parts
 from genius.evaluate.catalog import LEARNING, SYSTEMS, BenchModel, Setup, names_of
 from genius.evaluate.code_search import CodeSearch
-from genius.evaluate.contents import ABSENT, Contents
-from genius.evaluate.encoding import CHUNK, Floats, Pool, Progress, Questions, open_or_none
+from genius.evaluate.contents import ABSENT, Contents, Progress
+from genius.evaluate.encoding import CHUNK, Floats, Pool, Questions, open_or_none
 from genius.evaluate.evaluation import Evaluation
 from genius.evaluate.frontier import as_json, crossovers, machine, measure_frontier, measure_point
 from genius.evaluate.grown import Growth

@@ -21,6 +21,7 @@ from genius.types import Item, Modality
 
 Source = tuple[Path | None, str | None]  # image file, text
 Thing = tuple[str, int, Path | None, str | None]  # id, modality, image file, text
+Progress = Callable[[str, int, int], None]  # what, done, of how many (0: not known)
 MODALITIES = tuple(Modality)
 ABSENT = -1
 READ_AT_ONCE = 4096
@@ -64,9 +65,10 @@ class Contents:
         return state.hexdigest()
 
 
-def read_items(items: Iterable[Item], *, fuses: bool) -> Contents:
+def read_items(items: Iterable[Item], *, fuses: bool, progress: Progress | None = None) -> Contents:
     """The contents of a pool; `fuses` if the encoder turns image and text into one vector."""
-    return _read(((i.id, MODALITIES.index(i.modality), _path(i.image), i.text) for i in items), fuses)
+    things = ((i.id, MODALITIES.index(i.modality), _path(i.image), i.text) for i in items)
+    return _read(things, fuses, progress)
 
 
 def read_queries(
@@ -79,10 +81,10 @@ def read_queries(
             text = query_text(sentence(query), query.text) if query.text or query.image else None
             yield query.id, MODALITIES.index(query.want), query.image, text
 
-    return _read(things(), fuses)
+    return _read(things(), fuses, None)
 
 
-def _read(things: Iterable[Thing], fuses: bool) -> Contents:
+def _read(things: Iterable[Thing], fuses: bool, progress: Progress | None) -> Contents:
     found = Contents()
     seen: set[str] = set()
     rest = iter(things)
@@ -100,6 +102,8 @@ def _read(things: Iterable[Thing], fuses: bool) -> Contents:
                 image_unit, text_unit = _units(found, file, digest, text, fuses)
                 found.image.append(image_unit)
                 found.text.append(text_unit)
+            if progress is not None:
+                progress("reading items", len(found), 0)
     return found
 
 

@@ -21,7 +21,7 @@ from genius.data.images import open_image
 from genius.encode.base import Encoder, FusingEncoder, Parts, encode_parts
 from genius.errors import BadData, BadImage
 from genius.evaluate.cache import Key, RowCache
-from genius.evaluate.contents import ABSENT, MODALITIES, Contents, Source
+from genius.evaluate.contents import ABSENT, MODALITIES, Contents, Progress, Source
 from genius.evaluate.estimate import available_memory
 from genius.types import Modality
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
-Progress = Callable[[str, int, int], None]  # what, done, of how many
 CHUNK = 4096  # things whose vectors are put together at once
 AT_LEAST = 448  # pixels of a side; a larger JPEG may be decoded at a half of its size, as the engine does
 BATCH = 256  # images or texts that are encoded and saved at once

@@ -16,8 +16,8 @@ from typing import Any
 from genius.data.base import Dataset, LabelledQuery, Row
 from genius.errors import BadData, BadInput
 from genius.evaluate.answers import Searcher
-from genius.evaluate.contents import Contents, read_items, read_queries
-from genius.evaluate.encoding import Embedding, Encoding, Pool, Progress, Questions, joined
+from genius.evaluate.contents import Contents, Progress, read_items, read_queries
+from genius.evaluate.encoding import Embedding, Encoding, Pool, Questions, joined
 from genius.evaluate.estimate import Estimate
 from genius.evaluate.metrics import NOTHING, Judgements, stacked
 from genius.evaluate.protocol import SETTINGS, Faults, figures, label

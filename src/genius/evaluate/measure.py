@@ -10,8 +10,9 @@ from typing import Any
 from genius.data.base import Dataset
 from genius.evaluate.baselines.exact import Exact
 from genius.evaluate.catalog import BenchModel, Setup, make_systems, names_of
+from genius.evaluate.contents import Progress
 from genius.evaluate.encoder_only import load_encoder_only, split_source
-from genius.evaluate.encoding import Embedding, Progress
+from genius.evaluate.encoding import Embedding
 from genius.evaluate.estimate import available_memory, size
 from genius.evaluate.evaluation import Evaluation
 from genius.evaluate.results import Results
@@ -91,6 +92,7 @@ def pick_device(name: str) -> str:
 def _evaluation(
     dataset: Dataset, model: Embedding, asked: Asked, place: Place, say: Say, progress: Progress | None
 ) -> Evaluation:
+    say(f"reading queries and {asked.setting} pools; known files are told by their content")
     evaluation = Evaluation(
         dataset, model, setting=asked.setting, split=asked.split, cache=place.cache,
         all_instructions=asked.all_instructions, limit=asked.limit, progress=progress,

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from genius.data.base import Dataset
 from genius.evaluate.catalog import BenchModel
-from genius.evaluate.contents import ABSENT, MODALITIES, Contents, read_items
-from genius.evaluate.encoding import Progress, open_or_none
+from genius.evaluate.contents import ABSENT, MODALITIES, Contents, Progress, read_items
+from genius.evaluate.encoding import open_or_none
 from genius.evaluate.evaluation import Evaluation
 from genius.evaluate.measure import Place
 from genius.plots.codes import grid, groups
