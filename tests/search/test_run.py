@@ -160,7 +160,7 @@ def test_only_the_vectors_of_found_items_are_read(world: World) -> None:
         read.extend(rows.tolist())
         return world.vectors[rows]
 
-    options = Options("lookup", "vectors", beam=5, k=3, leaves=40, fetched=12)
+    options = Options("lookup", "vectors", beam=5, k=3, leaves=40, reranked=12)
     found = world.searcher.search([Segment(world.trie)], world.z, options, phi=world.phi, fetch=fetch)
     assert len(read) <= 4 * 12
     assert set(np.concatenate([answer.rows for answer in found]).tolist()) <= set(read)

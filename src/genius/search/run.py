@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from genius.decode.model import Decoder
 
 LOOKUP_LEAVES = 32  # per beam: their codes are read and added up
-FETCHED = 8  # per beam: the vector of each is read
+RERANKED = 8  # per beam: each is scored anew, from its codes or from its vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Options:
     k: int = 10
     stop: int | None = None  # levels to search; None: until few items are left
     leaves: int | None = None  # how many are few; None: 32 per beam, 1 where the decoder has to score them
-    fetched: int | None = None  # items whose vectors are read, the best by search score; None: 8 per beam
+    reranked: int | None = None  # items that are scored anew, the best by search score; None: 8 per beam
     weight: float = 1.0  # of the lookup score beside the decoder's, for `both`
     fusion: float = 0.0  # of the search score beside the similarity, when re-ranking
 
@@ -88,6 +88,9 @@ class Searcher:
             parts = []
             for segment, leaves in zip(pool, found, strict=True):
                 best = leaves[query]
+                if options.rerank != "none":
+                    most = RERANKED * options.beam if options.reranked is None else options.reranked
+                    best = best.best(max(most, options.k))
                 if options.rerank == "codes":
                     best = by_codes(segment.trie, best, self.tables, z[query], options.fusion)
                 elif options.rerank == "vectors":
@@ -144,10 +147,8 @@ class Searcher:
     ) -> Leaves:
         if phi is None or fetch is None:
             raise BadInput("this pool has no vectors to re-rank by: use codes, or index it with vectors")
-        most = FETCHED * options.beam if options.fetched is None else options.fetched
-        best = leaves.best(max(most, options.k))
         own = np.asarray(phi[query], dtype=np.float32)
-        return by_vectors(segment.trie, best, own, fetch, options.fusion)
+        return by_vectors(segment.trie, leaves, own, fetch, options.fusion)
 
     def _checked(self, segments: Sequence[Segment], z: NDArray[Any]) -> Floats:
         z = np.ascontiguousarray(z, dtype=np.float32)
