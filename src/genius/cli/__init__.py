@@ -11,6 +11,7 @@ import typer
 
 from genius.cli.bench import bench
 from genius.cli.convert import convert
+from genius.cli.demo import demo
 from genius.cli.evaluate import evaluate
 from genius.cli.index import index
 from genius.cli.manage import check, compact, export, import_, remove, stats
@@ -36,6 +37,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "eval": evaluate,
     "train": train,
     "plot": plot,
+    "demo": demo,
 }
 
 app = typer.Typer(

@@ -54,7 +54,7 @@ def demo(
         console.print("\n[bold]2. Ask[/] with a text, a picture, or both; say what is wanted")
         for query, want, asked in questions(pictures):
             show_answers(console, engine, query, want, asked)
-        show_codes(console, engine)
+        show_codes(console, engine, pictures)
         compare(console, engine, pictures)
     console.print(
         f"\nGo on with your own things:\n"
@@ -132,15 +132,17 @@ def show_answers(console: Console, engine: Engine, query: Query, want: str, aske
     console.print(table)
 
 
-def show_codes(console: Console, engine: Engine) -> None:
+def show_codes(console: Console, engine: Engine, pictures: Path) -> None:
     """What codes are: things alike share the first ones."""
+    from genius.types import Query
+
     console.print("\n[bold]3. Codes[/]: the first one is the modality; things alike share the next ones")
-    for hit in engine.search("apple", k=3, want="any"):
-        console.print(f"   {' '.join(f'{code:3d}' for code in hit.codes)}   {hit.modality:5}  {_words(hit)}")
+    for hit in engine.search(Query(image=pictures / f"{APPLE}.png"), k=4, want="image"):
+        console.print(f"   {' '.join(f'{code:3d}' for code in hit.codes)}   {_words(hit)}")
 
 
 def compare(console: Console, engine: Engine, pictures: Path) -> None:
-    """Names of pictures asked by exact search over all vectors, too: how far the answers agree, at what size."""
+    """Names of pictures asked by exact search over all vectors, too: how far answers agree, at what size."""
     import numpy as np
 
     from genius.data.images import open_image
