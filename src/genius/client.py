@@ -69,7 +69,8 @@ class Client:
         self.url = url.rstrip("/")
         self._parts, self._timeout = parts, timeout
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        self._own = threading.local()  # a connection for each thread
+        self._idle: list[HTTPConnection] = []  # connections that wait to be used again
+        self._turn = threading.Lock()
 
     def __enter__(self) -> Client:
         return self
@@ -78,11 +79,11 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close this thread's connection; those of other threads end with them."""
-        connection = getattr(self._own, "connection", None)
-        if connection is not None:
+        """Close all connections; the client can still be used, and opens new ones then."""
+        with self._turn:
+            idle, self._idle = self._idle, []
+        for connection in idle:
             connection.close()
-            self._own.connection = None
 
     # --- as Engine ----------------------------------------------------------------------------------------
 
@@ -127,9 +128,7 @@ class Client:
             return self.search(query, k, want, search=search, rerank=rerank, beam=beam)
 
         with ThreadPoolExecutor(min(AT_ONCE, max(1, len(queries)))) as senders:
-            found = list(senders.map(one, queries))
-            list(senders.map(lambda _: self.close(), range(AT_ONCE)))
-        return found
+            return list(senders.map(one, queries))
 
     def like(self, id: str, but: str | None = None, k: int = 10, want: str = "any") -> list[Hit]:
         """What is like a stored item, but as the words in `but` say."""
@@ -186,30 +185,35 @@ class Client:
             return None
 
     def _send(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        for attempt in range(2):
-            fresh = getattr(self._own, "connection", None) is None
+        headers = {**self._headers, "Content-Type": "application/json"} if body else self._headers
+        while True:
+            connection, used = self._connection()
             try:
-                connection = self._connection()
-                headers = {**self._headers, "Content-Type": "application/json"} if body else self._headers
                 connection.request(method, self._parts.path.rstrip("/") + path, body, headers)
                 response = connection.getresponse()
-                return _checked(response.status, response.read())
+                status, content = response.status, response.read()
             except (OSError, HTTPException) as error:
-                self.close()
-                # an idle connection may have been closed by the server: that is no failure
-                if fresh or attempt or isinstance(error, TimeoutError):
-                    raise ServerError(
-                        f"{self.url} does not answer ({error}): is `genius serve` running?"
-                    ) from None
-        raise AssertionError
+                connection.close()
+                if used and not isinstance(error, TimeoutError):
+                    continue  # the server closes connections that idle: that is no failure
+                raise ServerError(
+                    f"{self.url} does not answer ({error}): is `genius serve` running?"
+                ) from None
+            except BaseException:
+                connection.close()
+                raise
+            with self._turn:
+                self._idle.append(connection)
+            return _checked(status, content)
 
-    def _connection(self) -> HTTPConnection:
-        if getattr(self._own, "connection", None) is None:
-            kind = HTTPSConnection if self._parts.scheme == "https" else HTTPConnection
-            assert self._parts.hostname is not None
-            self._own.connection = kind(self._parts.hostname, self._parts.port, timeout=self._timeout)
-        connection: HTTPConnection = self._own.connection
-        return connection
+    def _connection(self) -> tuple[HTTPConnection, bool]:
+        """A connection, and whether it has been used before."""
+        with self._turn:
+            if self._idle:
+                return self._idle.pop(), True
+        kind = HTTPSConnection if self._parts.scheme == "https" else HTTPConnection
+        assert self._parts.hostname is not None
+        return kind(self._parts.hostname, self._parts.port, timeout=self._timeout), False
 
 
 class NotThere(BadInput):

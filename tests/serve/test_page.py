@@ -1,4 +1,4 @@
-"""The page in a real browser: search, more like this, add, find, remove; and nothing in a caption ever runs."""
+"""The page in a real browser: search, more like this, add, find, remove; captions are but text."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from genius.engine import Engine
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (extra `dev`)")
 
-from selenium.webdriver.chrome.options import Options
-from selenium.webdriver.chrome.service import Service
-from selenium.webdriver.common.by import By
-from selenium.webdriver.common.keys import Keys
+By = webdriver.common.by.By
+Keys = webdriver.common.keys.Keys
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
@@ -87,14 +85,14 @@ class Page:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory) -> Iterator[object]:
-    options = Options()
+    options = webdriver.ChromeOptions()
     options.binary_location = BROWSER or ""
     profile = tmp_path_factory.mktemp("profile")
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
                      "--window-size=1280,1000", f"--user-data-dir={profile}"):  # fmt: skip
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
     yield driver
     driver.quit()
 
@@ -132,7 +130,7 @@ def test_search_by_text(page, shots):
     wanted(page, "text")
     page.until(lambda: page.results()[0] == "t/red" and len(page.results()) == 10)
     chips = page.all("#results .card:first-child .chip")
-    assert [chip.text for chip in chips][0] == "text" and len(chips) == 5
+    assert chips[0].text == "text" and len(chips) == 5
     assert all("shared" in chip.get_attribute("class") for chip in chips)
     page.browser.save_screenshot(str(shots / "text.png"))
     page.one("#contains").send_keys("blue")
@@ -250,7 +248,7 @@ def test_every_control_has_a_name(page):
     page.search("red")
     nameless = page.browser.execute_script("""
       return [...document.querySelectorAll("button, a[href], input, select, textarea, img")].filter((one) =>
-        !one.closest("dialog:not([open])") && !(one.tagName === "IMG" && one.alt === "" && one.closest("a, button"))
+        !one.closest("dialog:not([open])") && !(one.matches("img[alt='']") && one.closest("a, button"))
         && !(one.getAttribute("aria-label") || one.textContent.trim() || one.alt || one.labels?.length))
         .map((one) => one.outerHTML)""")
     assert nameless == []

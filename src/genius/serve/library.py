@@ -40,19 +40,21 @@ class Library:
         self.engine, self.limits, self.metrics = engine, limits, metrics
         self.status: Literal["loading", "ready", "stopping", "failed"] = "loading"
         self.error: GeniusError | None = None
+        self._writing = 0
+
+    async def start(self, failed: Callable[[], None]) -> None:
+        """Begin to answer; the model is loaded meanwhile, and `failed` is called if it cannot be."""
+        limits = self.limits
+        self.status, self.error = "loading", None
         self._reads = ThreadPoolExecutor(READERS, "read")
         self._writes = ThreadPoolExecutor(1, "write")
-        self._writing = 0
         self._batcher = Batcher(
             self._search,
             batch=limits.batch,
             waiting=limits.waiting,
             seconds=limits.search_s,
-            metrics=metrics,
+            metrics=self.metrics,
         )
-
-    async def start(self, failed: Callable[[], None]) -> None:
-        """Begin to answer; the model is loaded meanwhile, and `failed` is called if it cannot be."""
         await self._batcher.start()
         self._loading = asyncio.create_task(self._load(failed))
 

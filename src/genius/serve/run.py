@@ -48,13 +48,9 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket that listens; raises BadInput if the address cannot be had."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(1024)
+        return socket.create_server(address[:2], family=family, backlog=1024)
     except OSError as error:
         raise BadInput(f"cannot listen on {host}:{port} ({error.strerror}): choose another --port") from None
-    return listening
 
 
 def address_of(listening: socket.socket) -> str:

@@ -1,0 +1,94 @@
+"""The client does what the engine does, through the server."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from PIL import Image
+
+import genius
+from genius import Client, Item, Query
+from genius.client import ServerError
+from genius.engine import Engine
+from genius.errors import BadInput
+
+KEY = "a-key-of-some-length"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory, fake, module_kit):
+    with Engine.create(tmp_path_factory.mktemp("client") / "index", fake.FakeModel()) as engine:
+        engine.add(module_kit.colours(fake))
+        with module_kit.live(engine, key=KEY) as running:
+            yield running
+
+
+@pytest.fixture
+def client(served):
+    with Client(served.url, KEY) as opened:
+        yield opened
+
+
+def names(hits) -> list[str]:
+    return [hit.id for hit in hits]
+
+
+def test_it_has_the_methods_of_the_engine(served):
+    for name in ("search", "search_batch"):
+        assert inspect.signature(getattr(Client, name)) == inspect.signature(getattr(Engine, name))
+    for name in ("add", "remove", "get", "thumbnail", "stats", "close", "__enter__", "__exit__"):
+        assert callable(getattr(Client, name))
+    assert genius.Client is Client
+
+
+def test_searches_are_those_of_the_engine(client, served, tmp_path, kit):
+    file = tmp_path / "blue.png"
+    file.write_bytes(kit.picture("blue"))
+    asked = [
+        "something red",
+        file,
+        Query(text="green", image=Image.new("RGB", (9, 9), "green")),
+        Query(text="x", instruction="Find it."),
+        Query(text="cyan", want=genius.Modality.PAIR),
+    ]
+    for query in asked:
+        assert client.search(query, k=7) == served.engine.search(query, k=7)
+    for want in ("image", "text", "pair", "any", genius.Modality.TEXT, "Find a picture of it."):
+        assert client.search("red", 5, want) == served.engine.search("red", 5, want)
+    assert client.search("red", rerank="codes", search="lookup", beam=9) == served.engine.search(
+        "red", rerank="codes", search="lookup", beam=9
+    )
+    assert client.search_batch(asked, k=3) == served.engine.search_batch(asked, k=3)
+
+
+def test_items_come_and_go(client, tmp_path, kit):
+    file = tmp_path / "a.png"
+    file.write_bytes(kit.picture("teal"))
+    items = [Item("a/b ü.png", image=file, text="teal", meta={"n": 1}), Item("", text="no id")]
+    with pytest.raises(BadInput, match="id"):
+        client.add(items)
+    added = client.add([items[0], Item("broken", image=b"no image")])
+    assert added.added == 1 and added.skipped[0].name == "broken"
+    stored = client.get("a/b ü.png")
+    assert stored is not None and stored.meta == {"n": 1} and stored.modality == "pair"
+    thumbnail = client.thumbnail("a/b ü.png", 64)
+    assert thumbnail is not None and thumbnail[:2] == b"\xff\xd8"
+    assert client.stats()["items"] == 32
+    assert "a/b ü.png" in names(client.like("p-cyan", "teal teal", k=20))
+    assert client.remove(["a/b ü.png", "nobody"]) == 1
+    assert client.get("a/b ü.png") is None and client.thumbnail("nobody") is None
+
+
+def test_what_goes_wrong_is_said(client, served):
+    with pytest.raises(BadInput, match="at most 500"):
+        client.search("x", beam=501)
+    with pytest.raises(BadInput, match="cannot read"):
+        client.add([Item("x", image="/no/such/file.png")])
+    with Client(served.url, "wrong") as stranger, pytest.raises(ServerError, match="key") as refused:
+        stranger.stats()
+    assert refused.value.status == 401
+    with Client("http://127.0.0.1:9") as nobody, pytest.raises(ServerError, match="genius serve"):
+        nobody.stats()
+    with pytest.raises(BadInput, match="address"):
+        Client("ftp://x")

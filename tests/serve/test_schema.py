@@ -1,0 +1,69 @@
+"""Fault 25: whatever the OpenAPI document allows, or just about does not, is answered without a 500."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from genius.engine import Engine
+
+schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed (extra `dev`)")
+
+OPERATIONS = [
+    ("POST", "/v1/search"),
+    ("POST", "/v1/items"),
+    ("GET", "/v1/items/{id}"),
+    ("DELETE", "/v1/items/{id}"),
+    ("GET", "/v1/items/{id}/thumbnail"),
+    ("GET", "/v1/codes"),
+    ("GET", "/v1/stats"),
+    ("GET", "/healthz"),
+    ("GET", "/readyz"),
+    ("GET", "/metrics"),
+]
+CHECKS = (
+    schemathesis.checks.not_a_server_error,
+    schemathesis.checks.status_code_conformance,
+    schemathesis.checks.content_type_conformance,
+    schemathesis.checks.response_schema_conformance,
+)
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory, fake, module_kit):
+    with Engine.create(tmp_path_factory.mktemp("schema") / "index", fake.FakeModel()) as engine:
+        engine.add(module_kit.colours(fake)[:9])
+        with module_kit.live(engine) as running:
+            yield schemathesis.openapi.from_url(f"{running.url}/openapi.json")
+
+
+def test_all_operations_are_tested(document):
+    found = {(one.ok().method.upper(), one.ok().path) for one in document.get_all_operations()}
+    assert found == set(OPERATIONS)
+
+
+@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+def test_no_request_is_answered_with_a_500(document, method, path):
+    operation = document[path][method]
+    modes = schemathesis.GenerationMode
+    cases = st.one_of(
+        operation.as_strategy(generation_mode=modes.POSITIVE),
+        operation.as_strategy(generation_mode=modes.NEGATIVE),
+    )
+    if not operation.body and not any(operation.iter_parameters()):
+        cases = operation.as_strategy(generation_mode=modes.POSITIVE)
+
+    @settings(
+        max_examples=25 if operation.body else 12,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=(Phase.explicit, Phase.generate),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=cases)
+    def ask(case):
+        case.call_and_validate(checks=CHECKS)
+
+    ask()
