@@ -96,6 +96,6 @@ def test_help_stats_and_remove_import_no_torch(indexed, tmp_path):
 
 def test_the_shell_completes_verbs(genius, monkeypatch):
     monkeypatch.setenv("_GENIUS_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", "genius se")
+    monkeypatch.setenv("COMP_WORDS", "genius sea")
     monkeypatch.setenv("COMP_CWORD", "1")
     assert genius().out.split() == ["search"]
