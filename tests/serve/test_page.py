@@ -14,8 +14,8 @@ from genius.engine import Engine
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (extra `dev`)")
 
-By = webdriver.common.by.By
-Keys = webdriver.common.keys.Keys
+By = pytest.importorskip("selenium.webdriver.common.by").By
+Keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
