@@ -80,8 +80,8 @@ def test_times_hits_and_bytes(growth):
     judged = Judgements.of([{n: 1.0} for n in asked])
     point = measure_point(Slow(), pool, 60, questions, judged)
     assert point.hit_at_5 == 1.0
-    assert 3 <= point.milliseconds <= point.slow_milliseconds < 60
-    assert 100 < point.queries_per_second < 1000
+    assert 3 <= point.milliseconds <= point.slow_milliseconds  # a busy machine is slower, never faster
+    assert 0 < point.queries_per_second < 1000
     assert point.bytes_per_item == 64
     said = []
     points = measure_frontier([Exact, Slow], growth, [10, 500], questions, judged, said.append)
