@@ -14,6 +14,8 @@ from genius.errors import GeniusError
 from genius.serve.metrics import Metrics
 from genius.types import Query
 
+GATHER_STEPS, GATHER_STEP_S = 4, 0.001
+
 
 class Busy(GeniusError):
     """Too much is waiting already (429), or it takes too long (503): try again in a moment."""
@@ -85,13 +87,16 @@ class Batcher:
 
     async def _answer_all(self) -> None:
         loop = asyncio.get_running_loop()
+        last = 1
         while True:
             await self._wake.wait()
+            await self._gather(last)
             batch = self._next()
             if not batch:
                 self._wake.clear()
                 continue
-            self._metrics.batch.observe(len(batch))
+            last = len(batch)
+            self._metrics.batch.observe(last)
             outcomes = await loop.run_in_executor(self._thread, self._answers, batch)
             for one, outcome in zip(batch, outcomes, strict=True):
                 if one.answer.done():  # its time is over
@@ -100,6 +105,13 @@ class Batcher:
                     one.answer.set_exception(outcome)
                 else:
                     one.answer.set_result((outcome, len(batch)))
+
+    async def _gather(self, expected: int) -> None:
+        """Wait a moment for those who have just been answered: they often ask again, and batches stay full."""
+        for _ in range(GATHER_STEPS):
+            if len(self._queue) >= expected:
+                return
+            await asyncio.sleep(GATHER_STEP_S)
 
     def _next(self) -> list[Waiting]:
         """The oldest search and all that can be answered with it; what nobody waits for is dropped."""
