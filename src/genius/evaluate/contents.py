@@ -37,6 +37,7 @@ class Contents:
     image: list[int] = field(default_factory=list)  # unit, or ABSENT
     text: list[int] = field(default_factory=list)  # unit, or ABSENT
     broken: list[int] = field(default_factory=list)  # rows that are empty or whose image file is not readable
+    content: list[Key] = field(default_factory=list)  # key of each row: its units and its modality
     keys: list[Key] = field(default_factory=list)  # of the units
     sources: list[Source] = field(default_factory=list)  # of the units
     _rows: dict[Key, int] = field(default_factory=dict)
@@ -52,16 +53,23 @@ class Contents:
             self.sources.append((image, text))
         return row
 
-    def content_key(self, row: int) -> Key:
-        """The key of a row's content: its units and its modality."""
-        units = [self.keys[u] if u != ABSENT else b"" for u in (self.image[row], self.text[row])]
-        return key_of(*units, bytes([self.modality[row]]))
+    def add(self, thing: Thing, image: int, text: int, *, broken: bool) -> None:
+        """One more row, whose parts are these units."""
+        name, modality, _, _ = thing
+        if broken:
+            self.broken.append(len(self))
+        units = [self.keys[unit] if unit != ABSENT else b"" for unit in (image, text)]
+        self.ids.append(name)
+        self.modality.append(modality)
+        self.image.append(image)
+        self.text.append(text)
+        self.content.append(key_of(*units, bytes([modality])))
 
     def digest(self) -> str:
         """A hash of ids and content, the same for the same pool wherever it lies."""
         state = hashlib.blake2b(digest_size=16)
-        for row, name in enumerate(self.ids):
-            state.update(key_of(name.encode(errors="surrogatepass"), self.content_key(row)))
+        for name, content in zip(self.ids, self.content, strict=True):
+            state.update(f"{len(name)} {name}".encode(errors="surrogatepass") + content)
         return state.hexdigest()
 
 
@@ -90,18 +98,17 @@ def _read(things: Iterable[Thing], fuses: bool, progress: Progress | None) -> Co
     rest = iter(things)
     with ThreadPoolExecutor(max_workers=8) as threads:
         while batch := list(islice(rest, READ_AT_ONCE)):
-            digests = threads.map(_file_key, [file for _, _, file, _ in batch])
-            for (name, modality, file, text), digest in zip(batch, digests, strict=True):
+            files = {file for _, _, file, _ in batch if file is not None}
+            digests = dict(zip(files, threads.map(_file_key, files), strict=True))
+            for thing in batch:
+                name, _, file, text = thing
                 if name in seen:
                     raise BadData(f"id {name} occurs twice: ids are unique within a pool or a row of queries")
                 seen.add(name)
-                if (file is not None and digest is None) or (file is None and not text):
-                    found.broken.append(len(found))
-                found.ids.append(name)
-                found.modality.append(modality)
+                digest = None if file is None else digests[file]
                 image_unit, text_unit = _units(found, file, digest, text, fuses)
-                found.image.append(image_unit)
-                found.text.append(text_unit)
+                broken = digest is None if file is not None else not text
+                found.add(thing, image_unit, text_unit, broken=broken)
             if progress is not None:
                 progress("reading items", len(found), 0)
     return found
@@ -126,10 +133,8 @@ def _path(image: object) -> Path | None:
     return Path(str(image))
 
 
-def _file_key(file: Path | None) -> Key | None:
+def _file_key(file: Path) -> Key | None:
     """Key of a file's bytes, None where there is no readable file."""
-    if file is None:
-        return None
     try:
         return key_of(file.read_bytes())
     except OSError as error:

@@ -174,7 +174,7 @@ class Encoding:
         phi = self._array(len(kept))
         for rows in _chunks(len(kept)):
             phi[rows] = self._model.phi(parts(rows))
-        keys = [contents.content_key(int(row)) for row in kept]
+        keys = [contents.content[row] for row in kept.tolist()]
         return Pool(
             ids=[contents.ids[row] for row in kept],
             modality=modality,

@@ -25,7 +25,7 @@ from genius.evaluate.results import Entry, Results
 from genius.evaluate.systems import Found, System
 from genius.evaluate.trec import write_run
 
-BYTES_BESIDE = 400  # memory per item for ids, keys and counts, beside its vector and codes
+BYTES_BESIDE = 1000  # memory per item for ids, keys and counts, beside its vector and codes
 
 
 @dataclass(frozen=True, slots=True)
