@@ -66,7 +66,7 @@ def test_killed_again_and_again_it_ends_as_one_left_alone(tmp_path):
     killed = 0
     for least in (1, 20, 35):  # steps that must be done before the next kill
         process = start(script, tmp_path / "killed", 0.05)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         while time.monotonic() < deadline and process.poll() is None:
             done = losses(tmp_path / "killed")
             if done and done[-1][0] >= least:
@@ -74,10 +74,10 @@ def test_killed_again_and_again_it_ends_as_one_left_alone(tmp_path):
                 killed += 1
                 break
             time.sleep(0.02)
-        process.wait(30)
+        process.wait(600)
     assert killed == 3
-    assert start(script, tmp_path / "killed", 0.0).wait(60) == 0
-    assert alone.wait(60) == 0
+    assert start(script, tmp_path / "killed", 0.0).wait(600) == 0
+    assert alone.wait(600) == 0
     assert losses(tmp_path / "killed") == losses(tmp_path / "alone")
     one, other = (load_file(tmp_path / name / "quantizer.safetensors") for name in ("alone", "killed"))
     assert one.keys() == other.keys()
@@ -89,10 +89,10 @@ def test_a_stop_signal_ends_the_run_with_a_failure_and_whole_files(tmp_path, kin
     script = tmp_path / "stage.py"
     script.write_text(SCRIPT)
     process = start(script, tmp_path / "run", 0.05)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline and not (tmp_path / "run" / "checkpoint.safetensors").exists():
         time.sleep(0.02)
     process.send_signal(kind)
-    assert process.wait(30) != 0
+    assert process.wait(600) != 0
     assert not list((tmp_path / "run").glob("*.part"))
     assert load_file(tmp_path / "run" / "checkpoint.safetensors")
