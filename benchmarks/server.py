@@ -49,7 +49,7 @@ class Server:
         self.began = time.perf_counter()
         program = [sys.executable, "-c", "from genius.cli import main; main()"]
         self.process = subprocess.Popen(
-            [*program, "serve", "--in", str(folder), "--port", "0", "--quiet"],
+            [*program, "serve", "--in", str(folder), "--port", "0", "--quiet", "--max-seconds", "120"],
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -157,7 +157,7 @@ def latencies(client: Client, rate: float, seconds: float) -> list[float]:
 def compare(folder: Path, seconds: float, rounds: int) -> dict[str, Any]:
     engine, server = Bare(folder), Server(folder)
     try:
-        with Client(server.url) as client:
+        with Client(server.url, timeout=120) as client:
             server_rate(client, min(1.0, seconds))
             pairs = [(engine.rate(seconds), server_rate(client, seconds)) for _ in range(rounds)]
             ratio = median(theirs / own for own, theirs in pairs)
@@ -191,7 +191,7 @@ def compare(folder: Path, seconds: float, rounds: int) -> dict[str, Any]:
 def soak(folder: Path, minutes: float) -> dict[str, Any]:
     """Searches, changes and bursts at once; every answer is held against the state that it says it is of."""
     server = Server(folder)
-    client = Client(server.url)
+    client = Client(server.url, timeout=120)
     stop = threading.Event()
     seen: list[tuple[int, frozenset[str]]] = []
     counts = {"answers": 0, "wrong": 0, "refused": 0, "changes": 0}

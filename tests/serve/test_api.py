@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -21,8 +23,10 @@ KEY = "a-key-of-some-length"
 @contextmanager
 def client_of(engine, **options) -> Iterator[TestClient]:
     with TestClient(create_app(engine, **options), base_url="http://localhost") as client:
-        while client.get("/readyz").status_code != 200:
-            pass
+        for _ in range(2000):
+            if client.get("/readyz").status_code == 200:
+                break
+            time.sleep(0.01)
         yield client
 
 
@@ -202,36 +206,23 @@ def test_ids_are_no_paths(client, path):
     assert client.delete(path).status_code in (404, 405)
 
 
-def test_one_bad_query_spoils_no_other(engine):
+def test_one_bad_query_spoils_no_other(engine, kit):
     """Searches that are answered together, one of which cannot be."""
-    gate = threading.Event()
-    original = engine.results
+    texts = ["red", "green \0", "blue", "cyan", "red"]
+    with client_of(engine) as client, ThreadPoolExecutor(len(texts)) as some:
+        gate, taken, original = threading.Event(), [], engine.results
 
-    def slow(queries, *args, **options):
-        gate.wait(10)
-        return original(queries, *args, **options)
+        def slow(queries, *args, **options):
+            taken.append(len(queries))
+            assert gate.wait(20)
+            return original(queries, *args, **options)
 
-    engine.results = slow
-    app = create_app(engine)
-    gate.set()
-    with TestClient(app, base_url="http://localhost") as client:
-        while client.get("/readyz").status_code != 200:
-            pass
-        gate.clear()
-        texts = ["red", "green \0", "blue", "cyan", "red"]
-        answers: list = [None] * len(texts)
-
-        def ask(number: int) -> None:
-            answers[number] = client.post("/v1/search", json={"text": texts[number], "want": "image"})
-
-        threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(texts))]
-        for thread in threads:
-            thread.start()
-        while app.state.library.metrics.waiting._value.get() < 4:
-            pass
+        engine.results = slow
+        waiting = client.app.state.library.metrics.waiting
+        asks = [some.submit(client.post, "/v1/search", json={"text": t, "want": "image"}) for t in texts]
+        kit.wait_until(lambda: sum(taken) + waiting._value.get() == len(texts))
         gate.set()
-        for thread in threads:
-            thread.join()
+        answers = [ask.result() for ask in asks]
     assert [one.status_code for one in answers] == [200, 422, 200, 200, 200]
     assert [ids(answers[number])[0] for number in (0, 2, 3, 4)] == ["red", "blue", "cyan", "red"]
     assert max(one.json()["batch"] for one in answers if one.status_code == 200) >= 3

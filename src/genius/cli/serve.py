@@ -29,6 +29,7 @@ def serve(
     max_beam: Annotated[int, typer.Option(min=1, help="Largest beam a search may ask for.")] = 500,
     max_hits: Annotated[int, typer.Option(min=1, help="Most hits a search may ask for.")] = 200,
     max_megabytes: Annotated[int, typer.Option(min=1, help="Largest request.")] = 32,
+    max_seconds: Annotated[float, typer.Option(min=0.1, help="Longest a search may take.")] = 10.0,
     device: Annotated[str, typer.Option(help="Where the model runs: cpu, cuda.")] = "cpu",
     quiet: Annotated[bool, typer.Option("--quiet", help="Log only what goes wrong.")] = False,
 ) -> None:
@@ -43,7 +44,7 @@ def serve(
 
     key = _key(key_file, os.environ.get("GENIUS_KEY"))
     run.check_key(host, key)
-    limits = Limits(beam=max_beam, hits=max_hits, body=max_megabytes * MB)
+    limits = Limits(beam=max_beam, hits=max_hits, body=max_megabytes * MB, search_s=max_seconds)
     with Engine.open(folder, device=device) as engine:
         log_to(level=logging.WARNING if quiet else logging.INFO)
         listening = run.listen(host, port)

@@ -107,7 +107,7 @@ class Batcher:
                     one.answer.set_result((outcome, len(batch)))
 
     async def _gather(self, expected: int) -> None:
-        """Wait a moment for those who have just been answered: they often ask again, and batches stay full."""
+        """Wait a moment for those who were just answered: they often ask again, and batches stay full."""
         for _ in range(GATHER_STEPS):
             if len(self._queue) >= expected:
                 return
