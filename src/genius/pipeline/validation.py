@@ -13,7 +13,7 @@ CHUNK = 256  # queries compared with all items at once
 
 
 def task_hits(data: TrainingSet, query: Tensor, item: Tensor, k: int = 5) -> dict[str, float]:
-    """Percent of queries with a positive among the `k` nearest items, per task; `hit@k` is their mean."""
+    """Share of queries with a positive among the `k` nearest items, per task; `hit@k` is their mean."""
     device = query.device
     offsets = torch.from_numpy(data.offsets).to(device)
     positives = torch.from_numpy(data.positives).to(device)
@@ -26,9 +26,7 @@ def task_hits(data: TrainingSet, query: Tensor, item: Tensor, k: int = 5) -> dic
         found = (best[owner[mine] - start] == positives[mine, None]).any(dim=1)
         hits[owner[mine][found]] = True
     task = torch.from_numpy(data.query_task).to(device)
-    figures = {
-        name: 100 * float(hits[task == number].float().mean()) for number, name in enumerate(data.tasks)
-    }
+    figures = {name: float(hits[task == number].float().mean()) for number, name in enumerate(data.tasks)}
     return {f"hit@{k}": sum(figures.values()) / len(figures), **figures}
 
 

@@ -1,0 +1,103 @@
+"""Vectors of a split: made once, kept in parts, found again only for the same encoder and files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from genius.data.base import open_dataset
+from genius.data.images import open_image
+from genius.data.report import Report
+from genius.data.training_set import TrainingSet, read_training_set
+from genius.encode import clip
+from genius.encode.base import Array
+from genius.pipeline import vectors
+from genius.pipeline.vectors import encode_set
+
+
+class Plain:
+    """An encoder that only encodes: no towers to train."""
+
+    dim, fingerprint = 4, "plain"
+
+    def encode_images(self, images: Any) -> Array:
+        return np.array([[*np.asarray(image).mean(axis=(0, 1)), 1] for image in images], np.float32)
+
+    def encode_texts(self, texts: Any) -> Array:
+        return np.array([[len(text), 0, 0, 2] for text in texts], np.float32)
+
+
+@pytest.fixture
+def data(root: Path, tmp_path: Path) -> TrainingSet:
+    """A copy of the split whose files a test may change."""
+    own = tmp_path / "own"
+    shutil.copytree(root, own)
+    return read_training_set(open_dataset("mbeir", own), "val")
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vectors, "IMAGES_AT_ONCE", 8)
+    monkeypatch.setattr(vectors, "TEXTS_AT_ONCE", 50)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_towers_give_what_the_encoder_gives(data: TrainingSet, clip_folder: Path, tmp_path: Path) -> None:
+    encoder = clip.load(clip_folder)
+    images, texts = encode_set(encoder, data, tmp_path / "kept")
+    expected = encoder.encode_images([open_image(file) for file in data.images])
+    assert images.dtype == np.float32
+    assert np.allclose(images, expected, rtol=2e-3, atol=2e-3)  # kept as float16
+    assert np.allclose(texts, encoder.encode_texts(data.texts), rtol=2e-3, atol=2e-3)
+    again = encode_set(encoder, data, tmp_path / "kept")
+    assert np.array_equal(again[0], images)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_only_what_is_missing_is_made(data: TrainingSet, tmp_path: Path, monkeypatch) -> None:
+    calls: list[int] = []
+    plain = vectors.image_vectors
+
+    def counted(encoder: Any, files: Any, report: Any) -> Array:
+        calls.append(len(files))
+        return plain(encoder, files, report)
+
+    monkeypatch.setattr(vectors, "image_vectors", counted)
+    images, _ = encode_set(Plain(), data, tmp_path / "kept")
+    assert calls == [8, 8, 8, 6]
+    (part,) = (tmp_path / "kept").glob("images-*/000000016.npy")
+    part.unlink()  # as if it had been stopped there
+    assert np.array_equal(encode_set(Plain(), data, tmp_path / "kept")[0], images)
+    assert calls == [8, 8, 8, 6, 8]
+
+    other = Plain()
+    other.fingerprint = "other"  # another encoder
+    encode_set(other, data, tmp_path / "kept")
+    assert len(calls) == 9
+    os.utime(data.images[0], (1, 1))  # another picture under the same name
+    encode_set(Plain(), data, tmp_path / "kept")
+    assert len(calls) == 13
+
+
+@pytest.mark.parametrize("kind", ["plain", "clip"])
+def test_a_bad_picture_has_a_zero_vector_and_is_named(data: TrainingSet, clip_folder, tmp_path, kind) -> None:
+    data.images[2].write_bytes(b"no picture")
+    data.images[5].unlink()
+    report = Report()
+    encoder = Plain() if kind == "plain" else clip.load(clip_folder)
+    images, _ = encode_set(encoder, data, tmp_path / "kept", report)
+    assert (~images.any(axis=1)).nonzero()[0].tolist() == [2, 5]
+    assert report.skipped == 2
+    assert [name for name, _ in report.names] == [str(data.images[2]), str(data.images[5])]
+
+
+def test_a_split_without_pictures(data: TrainingSet, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    bare = replace(data, images=[])
+    assert encode_set(Plain(), bare, tmp_path / "kept")[0].shape == (0, 4)
