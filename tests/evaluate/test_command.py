@@ -105,17 +105,30 @@ def test_sets_of_systems():
 def test_every_system_can_be_made(tiny_model, tmp_path):
     model = tiny_model()
     model.decoder = None
-    lookups = [name for name in SYSTEMS if not name.startswith("genius")]
+    lookups = [name for name in SYSTEMS if name != "genius" and not name.startswith("decoder")]
     setup = Setup(model, None, None, tmp_path)
     assert [system.name for system in make_systems(lookups, setup)] == lookups
     assert all(dict(system.settings) is not None for system in make_systems(lookups, setup))
 
 
-def test_the_default_search_of_genius_systems_uses_the_decoder(tiny_model, tmp_path):
-    setup = Setup(tiny_model(), None, None, tmp_path)
-    assert setup.options(rerank="codes").method == "generate"
-    assert setup.options(rerank="codes").beam == 30
-    assert setup.options(method="lookup").method == "lookup"
+@pytest.mark.parametrize(
+    ("usual", "asked", "method", "beam"),
+    [
+        ("lookup", None, "lookup", 30),  # the product's default, as the model has it
+        ("lookup", "generate", "generate", 50),  # a beam chosen for lookup is not the decoder's
+        ("lookup", "lookup", "lookup", 30),
+        ("both", None, "both", 30),
+        ("both", "generate", "generate", 30),
+        ("both", "lookup", "lookup", 200),
+    ],
+)
+def test_options_come_from_the_model_unless_they_are_of_another_kind(
+    tiny_model, tmp_path, usual, asked, method, beam
+):
+    model = tiny_model()
+    model.search_defaults = {"method": usual, "beam": 30, "of_the_future": 1}
+    options = Setup(model, None, None, tmp_path).options(asked, rerank="codes")
+    assert (options.method, options.beam, options.rerank) == (method, beam, "codes")
 
 
 def test_help_is_light():

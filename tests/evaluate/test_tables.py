@@ -91,6 +91,12 @@ def test_faults_limits_and_skips_are_said():
     assert "1 skipped" in notes
 
 
+def test_how_each_system_searched_is_said():
+    used = {"exact": {}, "genius+codes": {"method": "lookup", "beam": 200, "rerank": "codes"}}
+    notes = results_table(results([entry("birds", 6)], systems_used=used)).notes
+    assert "genius+codes: search by lookup, beam 200, re-ranked by codes" in notes
+
+
 def test_intervals_on_request():
     table = results_table(results([entry("birds", 6)]), intervals=True)
     assert cell(table, "birds", "exact") == "100.0 [100.0, 100.0]"

@@ -28,7 +28,7 @@ UNIVERSAL: Figures = (
     20.5,
 )  # GENIUS, beam 30, universal (Table 4, supplement Table 3)
 LOCAL: Figures = (65.3, 83.4, 28.8, 47.4, 21.0)  # GENIUS, beam 30, local (Table 5, supplement Tables 5, 6)
-SYSTEMS = ("genius", "genius+codes")
+SYSTEMS = ("genius", "decoder+codes")
 
 
 @dataclass(frozen=True, slots=True)

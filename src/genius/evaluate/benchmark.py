@@ -112,8 +112,8 @@ def _beams(
         for beam in beams:
             options = setup.options(method=method, rerank=rerank, beam=beam)
             decoder = setup.model.decoder if method == "generate" else None
-            label = "genius" if method == "generate" else "lookup"
-            label += "" if rerank == "none" else f"+{rerank}"
+            label = "genius" if rerank == "none" else f"decoder+{rerank}"
+            label = "lookup+codes" if method == "lookup" else label
             system = CodeSearch(label, setup.codebooks, options, decoder, setup.device)
             point = measure_point(system, pool, len(pool), questions, judged)
             say(f"beam {beam}, {label}: hit@5 {100 * point.hit_at_5:.1f}, {point.milliseconds:.2f} ms")

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from genius.search.run import Options
 
 
+DECODER_BEAM = 50  # the paper's
+LOOKUP_BEAM = 200
+
+
 class BenchModel(Embedding, Protocol):
     """A whole model: what turns content into codes, and what searches them."""
 
@@ -53,15 +57,20 @@ class Setup:
         """The code vectors of each level."""
         return [book.detach().cpu().numpy() for book in self.model.quantizer.residual.codebooks()]
 
-    def options(self, **changes: Any) -> Options:
-        """The model's default search with some values changed; unless told, one that uses the decoder."""
+    def options(self, method: str | None = None, **changes: Any) -> Options:
+        """The model's default search with some values changed.
+
+        Values chosen for lookup, where a wide beam is cheap, do not serve a decoder, nor the other way round:
+        a method of the other kind starts from the paper's beam, or from the usual one of lookup.
+        """
         from genius.search.run import Options
 
         known = {field.name for field in fields(Options)}
         values = {name: value for name, value in self.model.search_defaults.items() if name in known}
-        if values.get("method", "lookup") == "lookup":
-            values["method"] = "generate"
-        return Options(**(values | changes))
+        usual = values.get("method", "lookup")
+        if method is not None and (method == "lookup") != (usual == "lookup"):
+            values = {"beam": LOOKUP_BEAM if method == "lookup" else DECODER_BEAM}
+        return Options(**(values | {"method": method or usual} | changes))
 
     def examples(self, *tasks: int) -> Callable[[], Examples]:
         """Train queries of these tasks, read when they are first needed."""
@@ -127,13 +136,16 @@ def _dsi(setup: Setup) -> System:
     return dsi(setup.examples(1), device=setup.device, folder=setup.folder)
 
 
-# `genius` is the decoder's score alone. `genius+…` is the product's default search, by the decoder or by
-# decoder and lookup together, re-ranked; `lookup+…` is the same without a decoder.
+# genius: the decoder's score alone, the paper's GENIUS.
+# genius+…: the product's default search, by whatever method the model was found to do best with, re-ranked.
+# decoder+…: the decoder's beams re-ranked, the paper's GENIUS^R. lookup+…: the same codes without a decoder.
 OURS: Mapping[str, Callable[[Setup], System]] = {
     "exact": _exact,
     "genius": _codes("genius", method="generate", rerank="none"),
     "genius+codes": _codes("genius+codes", rerank="codes"),
     "genius+vectors": _codes("genius+vectors", rerank="vectors"),
+    "decoder+codes": _codes("decoder+codes", method="generate", rerank="codes"),
+    "decoder+vectors": _codes("decoder+vectors", method="generate", rerank="vectors"),
     "lookup+codes": _codes("lookup+codes", method="lookup", rerank="codes"),
     "lookup+vectors": _codes("lookup+vectors", method="lookup", rerank="vectors"),
 }

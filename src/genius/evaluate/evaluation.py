@@ -145,6 +145,7 @@ class Evaluation:
             split=self.split,
             fingerprint=self._model.fingerprint,
             entries=entries,
+            systems_used={system.name: dict(system.settings) for system in systems},
             instructions="all" if self.all_instructions else "chosen by a hash of the query id",
             limit=self.limit,
             not_run=not_run,

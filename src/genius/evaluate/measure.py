@@ -69,7 +69,11 @@ def measure(
         evaluation = _evaluation(dataset, encoder, asked, place, say, progress)
         labels = {"data": data, "model": name}
         parts.append(evaluation.run([Exact(place.device, name)], names=labels, runs=place.runs, say=say))
-    return replace(parts[0], entries=[entry for part in parts for entry in part.entries])
+    return replace(
+        parts[0],
+        entries=[entry for part in parts for entry in part.entries],
+        systems_used={name: settings for part in parts for name, settings in part.systems_used.items()},
+    )
 
 
 def load_model(name: str, device: str) -> BenchModel:

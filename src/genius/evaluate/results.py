@@ -49,6 +49,7 @@ class Results:
     fingerprint: str
     entries: Sequence[Entry]
     recipe: Mapping[str, Any] | None = None
+    systems_used: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # name -> its settings
     instructions: str = "chosen"  # how they were picked
     limit: int = 0  # queries per row, 0: all
     not_run: Sequence[Mapping[str, Any]] = ()  # system, dataset, task, reason
@@ -75,6 +76,7 @@ class Results:
             "split": self.split,
             "data": self.data,
             "model": {"name": self.model, "fingerprint": self.fingerprint, "recipe": self.recipe},
+            "systems": {name: dict(settings) for name, settings in self.systems_used.items()},
             "instructions": self.instructions,
             "limit": self.limit,
             "rows": [entry.as_json() for entry in self.entries],

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 NOT_RUN = "not run"
 NOT_MADE_FOR = "n/a"  # the system is not made for this task
 UNPUBLISHED = "–"
+_METHODS = {"generate": "decoder", "lookup": "lookup", "both": "decoder and lookup"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,12 @@ def _notes(results: Mapping[str, Any], published: Sequence[Column]) -> list[str]
     if results["limit"]:
         notes.append(f"at most {results['limit']} queries of each row: a sample, not the full protocol")
     notes.append(f"instructions: {results['instructions']}")
+    for name, settings in results["systems"].items():
+        if "method" in settings:
+            rerank = "not re-ranked" if settings["rerank"] == "none" else f"re-ranked by {settings['rerank']}"
+            notes.append(
+                f"{name}: search by {_METHODS[settings['method']]}, beam {settings['beam']}, {rerank}"
+            )
     if published:
         tables = ", ".join(dict.fromkeys(column.table for column in published))
         notes.append(f"(paper): as printed in {tables}; {UNPUBLISHED} where the paper has no figure")

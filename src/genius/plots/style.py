@@ -18,7 +18,8 @@ COLOURS: dict[str, str] = {
     "genius": "#9cc3f5",
     "genius+codes": "#4a8fe0",
     "genius+vectors": "#1b4f9c",
-    "lookup": "#a8dcb5",
+    "decoder+codes": "#8f7ae5",
+    "decoder+vectors": "#5a3fb5",
     "lookup+codes": "#3fa764",
     "lookup+vectors": "#176b38",
     "faiss-flat": "#8a8f98",
@@ -26,7 +27,7 @@ COLOURS: dict[str, str] = {
     "ivf-pq": "#f2a65a",
     "ivf-pq-best": "#b8621b",
     "pq": "#e8c547",
-    "faiss-rq": "#b583d6",
+    "faiss-rq": "#d87fb4",
 }
 OTHERS = ("#7b5ea7", "#c2477f", "#5b8c85", "#a0522d", "#6b7280", "#0f766e")
 
