@@ -9,7 +9,7 @@ demo: $(VENV)/.demo
 	$(BIN)/genius demo $(ARGS)
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
