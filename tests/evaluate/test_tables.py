@@ -97,6 +97,12 @@ def test_how_each_system_searched_is_said():
     assert "genius+codes: search by lookup, beam 200, re-ranked by codes" in notes
 
 
+def test_what_favours_faiss_is_said():
+    with_pq = results_table(results([entry("birds", 6), entry("birds", 6, "ivf-pq")])).notes
+    assert any("learn their centroids from the searched pool" in note for note in with_pq)
+    assert not any("centroids" in note for note in results_table(results([entry("birds", 6)])).notes)
+
+
 def test_intervals_on_request():
     table = results_table(results([entry("birds", 6)]), intervals=True)
     assert cell(table, "birds", "exact") == "100.0 [100.0, 100.0]"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 NOT_RUN = "not run"
 NOT_MADE_FOR = "n/a"  # the system is not made for this task
 UNPUBLISHED = "–"
+_LEARNED_ON_POOL = {"pq", "ivf-pq", "ivf-pq-best", "faiss-rq"}
 _METHODS = {"generate": "decoder", "lookup": "lookup", "both": "decoder and lookup"}
 
 
@@ -177,6 +178,11 @@ def _notes(results: Mapping[str, Any], published: Sequence[Column]) -> list[str]
             notes.append(
                 f"{name}: search by {_METHODS[settings['method']]}, beam {settings['beam']}, {rerank}"
             )
+    if _LEARNED_ON_POOL & set(results["mean"]):
+        notes.append(
+            "PQ, IVF-PQ and FAISS's RQ learn their centroids from the searched pool itself, and those are not "
+            "counted in its bytes; ours were learned on other items, and are part of the model"
+        )
     if published:
         tables = ", ".join(dict.fromkeys(column.table for column in published))
         notes.append(f"(paper): as printed in {tables}; {UNPUBLISHED} where the paper has no figure")
