@@ -73,7 +73,7 @@ class Model:
             decoder = None
             if "decoder" in settings:
                 decoder = load_decoder(folder, settings["decoder"]).to(device).eval()
-        except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
             file = folder / SETTINGS
             raise ModelMismatch(f"{file} is no model of ours ({error}): train or convert it anew") from None
         _refuse_strangers(folder, encoder, quantizer, decoder)

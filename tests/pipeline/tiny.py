@@ -81,10 +81,9 @@ def write_mbeir(root: Path, copies: int = 2) -> Path:
     return root
 
 
-def tokenizer() -> Any:
+def word_tokenizer() -> Any:
     """One piece for each word that the flags need."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
 
     words = [*WORDS, *COLOURS]
     made = Tokenizer(models.WordLevel({word: row for row, word in enumerate(words)}, "[UNK]"))
@@ -92,15 +91,13 @@ def tokenizer() -> Any:
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     marks = [("[BOS]", words.index("[BOS]")), ("[EOS]", words.index("[EOS]"))]
     made.post_processor = processors.TemplateProcessing("[BOS] $A [EOS]", special_tokens=marks)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=made, bos_token="[BOS]", eos_token="[EOS]", pad_token="[PAD]", unk_token="[UNK]"
-    )
+    return made
 
 
 def write_clip(folder: Path, dim: int = 32) -> Path:
     """A random CLIP with this tokenizer, as transformers saves it."""
     import torch
-    from transformers import CLIPConfig, CLIPModel
+    from transformers import CLIPConfig, CLIPModel, PreTrainedTokenizerFast
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -116,7 +113,8 @@ def write_clip(folder: Path, dim: int = 32) -> Path:
     )
     torch.manual_seed(0)
     CLIPModel(config).save_pretrained(folder)
-    tokenizer().save_pretrained(folder)
+    marks = {"bos_token": "[BOS]", "eos_token": "[EOS]", "pad_token": "[PAD]", "unk_token": "[UNK]"}
+    PreTrainedTokenizerFast(tokenizer_object=word_tokenizer(), **marks).save_pretrained(folder)
     return folder
 
 
@@ -182,7 +180,7 @@ def start_mini() -> Any:
     from genius.encode.mini import MiniEncoder, Towers
 
     torch.manual_seed(0)
-    return MiniEncoder(Towers(norm=True), tokenizer().backend_tokenizer, "untrained")
+    return MiniEncoder(Towers(norm=True), word_tokenizer(), "untrained")
 
 
 def main(data: str, folder: str, die_at: str = "-1") -> None:
