@@ -52,9 +52,7 @@ def clip_base(folder: Path) -> Encoder:
     from tokenizers.pre_tokenizers import Whitespace
     from transformers import CLIPConfig, CLIPModel, PreTrainedTokenizerFast
 
-    config = CLIPConfig.from_text_vision_configs(
-        CLIPConfig().text_config, CLIPConfig(vision_config={"patch_size": 16}).vision_config
-    )
+    config = CLIPConfig(vision_config={"patch_size": 16})
     torch.manual_seed(0)
     CLIPModel(config).save_pretrained(folder)
     pieces = {

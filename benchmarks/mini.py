@@ -115,9 +115,9 @@ def main() -> None:
     mini = hit_rates(test, mini_things(test), CPU)
     report = {
         "command": "python benchmarks/mini.py --data BENCH --features FEATURES/clip_vitb16",
-        "metric": "hit@5 in percent, exact search on phi, universal pool, test split",
-        "mini": {name: round(value, 2) for name, value in mini.items()},
-        "CLIP ViT-B/16 image vectors, same text tower": {k: round(v, 2) for k, v in reference.items()},
+        "metric": "hit@5, exact search on phi, universal pool, test split",
+        "mini": {name: round(value, 4) for name, value in mini.items()},
+        "CLIP ViT-B/16 image vectors, same text tower": {k: round(v, 4) for k, v in reference.items()},
         "mini / CLIP": round(mini["hit@5"] / reference["hit@5"], 4),
         "reference_step": result.best_step,
     }
