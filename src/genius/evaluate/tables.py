@@ -180,8 +180,8 @@ def _notes(results: Mapping[str, Any], published: Sequence[Column]) -> list[str]
             )
     if _LEARNED_ON_POOL & set(results["mean"]):
         notes.append(
-            "PQ, IVF-PQ and FAISS's RQ learn their centroids from the searched pool itself, and those are not "
-            "counted in its bytes; ours were learned on other items, and are part of the model"
+            "PQ, IVF-PQ and FAISS's RQ learn their centroids from the searched pool itself, and those are "
+            "not counted in its bytes; ours were learned on other items, and are part of the model"
         )
     if published:
         tables = ", ".join(dict.fromkeys(column.table for column in published))
