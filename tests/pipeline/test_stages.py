@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +104,20 @@ def test_another_encoder_is_not_taken_for_the_old_one(
         train_stages(recipe(plain), "quantizer", tmp_path)
     table = read_model_toml(tmp_path / "model")["encoder"]
     assert table == {"name": "clip", "source": str(clip_folder.resolve())}  # named, not copied
+
+
+def test_two_processes_make_one_model(settings: dict[str, Any], tmp_path: Path) -> None:
+    """Every process needs what another has written: nobody runs ahead, nothing is written twice."""
+    few = {f"{name}_training.optimiser.steps": 2 for name in ("encoder", "quantizer", "decoder")}
+    changes = {**settings, **few, "decoder_training.optimiser.warmup": 1}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["-m", "genius", "train", "all", str(RECIPES / "mini.toml"), "--to", str(tmp_path)]
+    command += [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("written to") == 1  # one process speaks
+    assert Model.load(tmp_path / "model").decoder is not None
 
 
 # --- what is refused before any work ---------------------------------------------------------------------
