@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from genius.data.images import open_image
 from genius.data.report import Report
 from genius.errors import BadInput
 from genius.pool.adding import Added, add_items
-from genius.pool.answering import Answer, answers, embed
+from genius.pool.answering import Answer, Asked, answers, embed
 from genius.pool.asking import questions
 from genius.pool.branch import Branch, branch
 from genius.pool.intake import THUMBNAIL, thumbnail
@@ -191,25 +192,32 @@ class Engine:
     ) -> list[Result]:
         """As `search_batch`, with what each search touched and the state of the index that answered."""
         options = self._options(k, search, rerank, beam)
-        view = self._current()
-        asked = [questions(Query.of(query), want, view.present) for query in queries]
-        flat = embed(self.model, [ask for several in asked for ask in several])
-        vectors = iter(flat)
-        ready = [[next(vectors) for _ in several] for several in asked]
+        present = self._current().present
+        ready = self._ask(queries, want, present)
         for attempt in range(ATTEMPTS):
             try:
-                ranked = answers(view, self.searcher, self.model, ready, options)
+                with self._steady() if attempt else nullcontext():
+                    view = self._current()
+                    if view.present != present:
+                        present, ready = view.present, self._ask(queries, want, view.present)
+                    ranked = answers(view, self.searcher, self.model, ready, options)
+                    rows = {answer.row for one in ranked for answer in one.answers}
+                    records = self.index.truth.records(rows)
             except CacheDamaged:
                 self.index.rebuild()
-                view = self._current()
                 continue
-            records = self.index.truth.records({answer.row for one in ranked for answer in one.answers})
-            complete = all(answer.row in records for one in ranked for answer in one.answers)
-            if complete or attempt == ATTEMPTS - 1:
+            if rows == records.keys():  # else a change has overtaken the search: the next one is let wait
                 now = (view.snapshot.generation.number, view.snapshot.change)
                 return [Result(_hits(one.answers, records), one.beams, one.leaves, *now) for one in ranked]
-            view = self._current()  # an item was replaced or removed meanwhile
         raise AssertionError("a cache that was just built is damaged again")
+
+    def _ask(
+        self, queries: Sequence[str | Path | Query], want: Modality | str | None, present: list[Modality]
+    ) -> list[list[Asked]]:
+        """The questions of each query, with their vectors."""
+        asked = [questions(Query.of(query), want, present) for query in queries]
+        vectors = iter(embed(self.model, [ask for several in asked for ask in several]))
+        return [[next(vectors) for _ in several] for several in asked]
 
     def branch(
         self, prefix: Sequence[int] = (), first: int = 24, twigs: int = 64, sample: int = 4
@@ -258,6 +266,12 @@ class Engine:
                 self._view = View(snapshot, self.index.settings["sizes"], self._view)
             return self._view
 
+    @contextmanager
+    def _steady(self) -> Iterator[None]:
+        """The index does not change inside."""
+        with self._loading, self.index.steady():
+            yield
+
     def _options(self, k: int, search: str | None, rerank: str | None, beam: int | None) -> Options:
         defaults = {"rerank": "vectors", **self.model.search_defaults}
         unknown = set(defaults) - _OPTIONS
@@ -279,7 +293,7 @@ def load_model(model: str | Path, device: str = "cpu") -> PoolModel:
 
 
 def _hits(ranked: Sequence[Answer], records: dict[int, Record]) -> list[Hit]:
-    there = [(answer, records[answer.row]) for answer in ranked if answer.row in records]
+    there = [(answer, records[answer.row]) for answer in ranked]
     return [
         Hit(
             id=record.id,

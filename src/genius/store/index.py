@@ -192,6 +192,14 @@ class Index:
                 return self._snapshot
         return self.rebuild()
 
+    @contextmanager
+    def steady(self) -> Iterator[None]:
+        """No change is seen inside, and none is made by this process; raises CacheDamaged."""
+        with self._views, self.truth.reading():
+            if self._snapshot is None or self.truth.change() != self._snapshot.change:
+                self._snapshot = self._view()
+            yield
+
     def rebuild(self) -> Snapshot:
         """Build the generation anew from the truth, in memory when the folder cannot be written."""
         try:
