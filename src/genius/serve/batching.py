@@ -14,7 +14,7 @@ from genius.errors import GeniusError
 from genius.serve.metrics import Metrics
 from genius.types import Query
 
-GATHER_STEPS, GATHER_STEP_S = 4, 0.001
+PATIENCE = 0.1  # of the time that the last batch took: so long is waited for the next one to fill
 
 
 class Busy(GeniusError):
@@ -87,17 +87,19 @@ class Batcher:
 
     async def _answer_all(self) -> None:
         loop = asyncio.get_running_loop()
-        last = 1
+        last, took = 1, 0.0  # size of the last batch, and seconds
         while True:
             await self._wake.wait()
-            await self._gather(last)
+            await self._gather(last, PATIENCE * took)
             batch = self._next()
             if not batch:
                 self._wake.clear()
                 continue
             last = len(batch)
             self._metrics.batch.observe(last)
+            began = loop.time()
             outcomes = await loop.run_in_executor(self._thread, self._answers, batch)
+            took = loop.time() - began
             for one, outcome in zip(batch, outcomes, strict=True):
                 if one.answer.done():  # its time is over
                     continue
@@ -106,12 +108,12 @@ class Batcher:
                 else:
                     one.answer.set_result((outcome, len(batch)))
 
-    async def _gather(self, expected: int) -> None:
+    async def _gather(self, expected: int, seconds: float) -> None:
         """Wait a moment for those who were just answered: they often ask again, and batches stay full."""
-        for _ in range(GATHER_STEPS):
-            if len(self._queue) >= expected:
-                return
-            await asyncio.sleep(GATHER_STEP_S)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while len(self._queue) < expected and loop.time() < end:
+            await asyncio.sleep(0.001)
 
     def _next(self) -> list[Waiting]:
         """The oldest search and all that can be answered with it; what nobody waits for is dropped."""
