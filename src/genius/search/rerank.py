@@ -1,7 +1,7 @@
 """Re-ranking: a better score for the items a search has found.
 
     none      the score of the search itself
-    codes     <z_q, sum of code vectors>: nothing but codes is stored
+    codes     cosine of z_q with the sum of code vectors: nothing but codes is stored
     vectors   <phi_q, phi_item>: vectors are stored, but only those of the found items are read
 
 With a fusion weight w, the score of the search has its say too: similarity + w * search score.
