@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import runpy
 import subprocess
@@ -20,7 +19,7 @@ from genius.encode import clip, feature_fusion
 from genius.encode.base import TrainableEncoder, TrainableFusingEncoder
 from genius.encode.pictures import Pictures
 from genius.encode.sampling import Sampler
-from genius.encode.train import contrastive, distinct, fused, train_encoder
+from genius.encode.train import distinct, fused, train_encoder
 from genius.encode.views import mixed, random_views
 from genius.errors import BadInput
 from genius.pipeline.encoder import validator
@@ -62,37 +61,6 @@ def learn(encoder: Any, train: TrainingSet, val: TrainingSet, folder: Path, plan
 
 def weights(encoder: Any) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in encoder.module.state_dict().items()}
-
-
-# --- the loss --------------------------------------------------------------------------------------------
-
-
-def test_the_loss_of_two_pairs_by_hand() -> None:
-    query, item = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([[3.0, 4.0], [0.0, 5.0]])
-    # cosines 0.6, 0 / 0.8, 1; at temperature 0.5 the logits are 1.2, 0 / 1.6, 2
-    same = torch.eye(2, dtype=torch.bool)
-    rows = math.log(1 + math.exp(-1.2)) + math.log(1 + math.exp(-0.4))
-    columns = math.log(1 + math.exp(0.4)) + math.log(1 + math.exp(-2.0))
-    assert contrastive(query, item, same, 0.5).item() == pytest.approx((rows + columns) / 4, rel=1e-6)
-
-
-def test_another_positive_is_no_negative() -> None:
-    query, item = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([[3.0, 4.0], [0.0, 5.0]])
-    same = torch.tensor([[True, False], [True, True]])  # item 0 answers query 1 as well
-    rows = math.log(1 + math.exp(-1.2)) + 0.0
-    columns = 0.0 + math.log(1 + math.exp(-2.0))
-    assert contrastive(query, item, same, 0.5).item() == pytest.approx((rows + columns) / 4, rel=1e-6)
-
-
-def test_the_loss_is_in_float32_under_autocast() -> None:
-    generator = torch.Generator().manual_seed(0)
-    query, item = torch.randn(2, 64, 32, generator=generator)
-    same = torch.eye(64, dtype=torch.bool)
-    with torch.autocast("cpu", torch.bfloat16):
-        narrow = contrastive(query, item, same, 0.01)
-        assert (query @ item.T).dtype == torch.bfloat16  # what it would be without care
-    assert narrow.dtype == torch.float32
-    assert narrow.item() == contrastive(query, item, same, 0.01).item()
 
 
 # --- the draw --------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from genius.encode.pictures import Pictures
 from genius.encode.sampling import Batch, Sampler
 from genius.encode.views import random_views
 from genius.training import distributed
+from genius.training.contrastive import contrastive_loss
 from genius.training.loop import Result, run
 from genius.training.schedule import Plan, generator_for
 
@@ -33,20 +34,6 @@ Tower = Callable[[Tensor], Tensor]  # rows to vectors, or to what a tower reads
 Things = Callable[[Tensor, Tensor], Tensor]  # image rows and text rows (-1: absent) to vectors (n, dim)
 
 
-def contrastive(query: Tensor, item: Tensor, same: Tensor, temperature: float) -> Tensor:
-    """Eq. 2, both ways, by cosine: row i of `query` belongs to row i of `item`.
-
-    Pairs in `same` (queries, items) are no negatives. In float32 whatever surrounds it: at a temperature of
-    0.01 the rounding of half precision would drown the differences.
-    """
-    with torch.autocast(query.device.type, enabled=False):
-        logits = F.normalize(query.float(), dim=1) @ F.normalize(item.float(), dim=1).T / temperature
-    own = torch.eye(len(same), dtype=torch.bool, device=same.device)
-    logits = logits.masked_fill(same & ~own, -torch.inf)
-    target = torch.arange(len(logits), device=logits.device)
-    return (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
-
-
 def batch_loss(
     things: Things, batch: Batch, sampler: Sampler, temperature: float, *, mask_positives: bool = True
 ) -> Tensor:
@@ -56,11 +43,11 @@ def batch_loss(
         torch.cat([batch.query_image[part], batch.item_image[part]]),
         torch.cat([batch.query_text[part], batch.item_text[part]]),
     )
-    query, item = (distributed.gather_rows(rows.contiguous()) for rows in both.chunk(2))
+    query, item = both.chunk(2)
     same = batch.item[:, None] == batch.item
     if mask_positives:
         same = sampler.also_positive(batch.query, batch.item)
-    return contrastive(query, item, same, temperature)
+    return contrastive_loss(query, item, temperature, same)
 
 
 def scatter_rows(vectors: Tensor, rows: Tensor) -> Tensor:

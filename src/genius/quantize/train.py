@@ -20,11 +20,12 @@ from torch.nn import functional as F
 from genius.errors import BadInput, TrainingStopped
 from genius.quantize.codebooks import MovingAverage, start_codebooks
 from genius.quantize.health import LEAST_PURITY, Health, measure
-from genius.quantize.losses import agreement_loss, contrastive_loss, residual_loss
+from genius.quantize.losses import agreement_loss, residual_loss
 from genius.quantize.model import Quantizer
 from genius.quantize.pairs import Pairs
 from genius.quantize.recall import code_recall, fuse_items, fuse_queries, phi_recall
 from genius.quantize.refine import refine
+from genius.training.contrastive import contrastive_loss
 from genius.training.distributed import is_main, same_everywhere
 from genius.training.loop import Result, run
 from genius.training.schedule import Plan, generator_for, trainable

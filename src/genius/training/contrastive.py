@@ -1,0 +1,35 @@
+"""The contrastive loss of stages 0 and 1 (eq. 2, 3), on the whole batch of all processes.
+
+Each process gets the mean over its own rows; the mean over the processes, which the training loop takes of
+the gradients and of the figures, is the loss of the whole batch.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from genius.training.distributed import gather_rows, rank
+
+
+def contrastive_loss(
+    query: Tensor, item: Tensor, temperature: float, positive: Tensor | None = None
+) -> Tensor:
+    """Eq. 2 and 3, both ways, by cosine: each query finds its item in the batch, and each item its query.
+
+    `query` and `item` (n, dim) are the rows of this process, the i-th item a positive of the i-th query.
+    `positive` (batch, batch) tells for the whole batch which item is a positive of which query; those are
+    no negatives. Without it all others are. In float32 whatever surrounds it: at a temperature of 0.01 the
+    rounding of half precision would drown the differences.
+    """
+    with torch.autocast(query.device.type, enabled=False):
+        query, item = F.normalize(query.float(), dim=1), F.normalize(item.float(), dim=1)
+        own = torch.arange(len(query), device=query.device) + rank() * len(query)
+        to_items = query @ gather_rows(item).T / temperature  # (n, batch)
+        to_queries = item @ gather_rows(query).T / temperature
+        if positive is not None:
+            others = positive.clone().fill_diagonal_(False)
+            to_items = to_items.masked_fill(others[own], -torch.inf)
+            to_queries = to_queries.masked_fill(others.T[own], -torch.inf)
+        return (F.cross_entropy(to_items, own) + F.cross_entropy(to_queries, own)) / 2
