@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from genius.search.trie import Ints
-
+Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 

@@ -12,8 +12,8 @@ the other; `TableScorer` in `genius.search.beam` does the same for batches on a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
-from itertools import accumulate, pairwise
+from functools import cached_property, partial
+from itertools import accumulate, combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from genius.errors import BadInput
 from genius.search.leaves import Floats, Leaves, top
 from genius.search.trie import Bools, Filter, Ints, Nodes, Trie, ragged
 
-GRAM_CODES = 8192  # so many codes at most for a table of the products of all pairs (256 MB)
+GRAM_CODES = 8192  # so many codes at most for tables of the products of all pairs (256 MB)
 
 
 class Tables:
@@ -62,26 +62,38 @@ class Tables:
 
         A sum that misses much of its item is short; its direction is still the best guess of the item's.
         """
-        return np.asarray(self.similarity(z, codes) / np.maximum(self.lengths(codes), 1e-6))
+        return self.scaled(self.similarity(z, codes), codes)
+
+    def scaled(self, similar: Floats, codes: NDArray[np.uint16]) -> Floats:
+        """The same from the products with z, (n,), where they are known."""
+        return np.asarray(similar / np.maximum(self.lengths(codes), np.float32(1e-6)))
 
     def lengths(self, codes: NDArray[np.uint16]) -> Floats:
         """Length of the sum of code vectors of each item, (n,): nothing about it has to be stored."""
-        places = codes + np.array([level.start for level in self.levels])
-        if len(self.vectors) > GRAM_CODES:
+        if len(self.vectors) > GRAM_CODES or len(self.sizes) < 3:
+            places = codes + np.array([level.start for level in self.levels])
             chunks = np.array_split(places, 1 + len(places) // 1024)
             return np.concatenate([np.linalg.norm(self.vectors[part].sum(1), axis=1) for part in chunks])
-        squared = np.zeros(len(places), dtype=np.float32)
-        for level, place in enumerate(places.T):  # |sum|^2 is a sum of products of pairs of code vectors
-            rows = place * len(self.vectors)
-            squared += self.gram.take(rows + place)
-            for other in places.T[:level]:
-                squared += 2 * self.gram.take(rows + other)
+        first = codes[:, 0] * np.int64(self.sizes[1]) + codes[:, 1]  # both codes as one
+        joint = [first, *(codes[:, level].astype(np.int64) for level in range(2, len(self.sizes)))]
+        squared = np.zeros(len(codes), dtype=np.float32)
+        for (a, b), table in self.pairs.items():  # |sum|^2 is a sum of products of pairs of code vectors
+            squared += table.take(joint[a] * table.shape[1] + joint[b])
         return np.sqrt(np.maximum(squared, 0))
 
     @cached_property
-    def gram(self) -> Floats:
-        """Products of all pairs of code vectors, (codes, codes)."""
-        return np.asarray(self.vectors @ self.vectors.T)
+    def pairs(self) -> dict[tuple[int, int], Floats]:
+        """For each two levels (a, b) and each two codes what they add to |sum|^2; levels 0 and 1 are one.
+
+        Twice the product of the two code vectors, and their share of their own squares.
+        """
+        books = [self.vectors[level] for level in self.levels]
+        books = [(books[0][:, None] + books[1][None]).reshape(-1, self.dim), *books[2:]]
+        squares = [np.vecdot(book, book) / (len(books) - 1) for book in books]
+        return {
+            (a, b): 2 * (books[a] @ books[b].T) + squares[a][:, None] + squares[b]
+            for a, b in combinations(range(len(books)), 2)
+        }
 
 
 def lookup(
@@ -101,29 +113,64 @@ def lookup(
     mask over the codes of level 0, `allowed` a filter of the trie's items.
     """
     most = 32 * beam if leaves is None else leaves
-    nodes, scores = trie.root(), np.zeros(1, dtype=np.float32)
-    ended = False
-    for level in range(len(trie.sizes)):
-        ended = ended or (nodes.level == stop if stop is not None else _items(nodes, allowed).sum() <= most)
+    may = None if allowed is None else partial(_found_under, trie, allowed)
+    nodes, scores, ended = _start(trie, tables, beam, stop, most, modalities, allowed)
+    for level in range(nodes.level, len(trie.sizes)):
+        ended = ended or (level == stop if stop is not None else _items(nodes, allowed).sum() <= most)
         if ended and level >= trie.tree_levels:
             break  # inside the tree the leaves' codes are known from the nodes: go on, but keep them all
+        best = None if ended else trie.fans.best(level, nodes.node, scores, tables[level], beam, may)
+        if best is not None:
+            nodes, scores = trie.nodes(level + 1, best[0]), best[1]
+            continue
         children = trie.children(nodes)
         total = np.repeat(scores, children.counts)
         if children.heads is not None:
             total = total[children.heads[:-1]]
         total += tables[level].take(children.code)
-        kept = None
-        if allowed is not None:
-            kept = children.having(allowed)
-        if level == 0 and modalities is not None:
-            wanted = np.flatnonzero(modalities[children.code])
-            kept = wanted if kept is None else np.intersect1d(kept, wanted)
+        kept = None if allowed is None else children.having(allowed)
         picked = kept if ended else top(total, beam, kept)
         nodes = children.take(slice(None) if picked is None else picked)
         scores = total if picked is None else total[picked]
     if stop is None:
         nodes, scores = _within(nodes, scores, most, allowed)
     return _score_leaves(trie, nodes, scores, tables, allowed)
+
+
+def _start(
+    trie: Trie,
+    tables: Sequence[Floats],
+    beam: int,
+    stop: int | None,
+    most: int,
+    modalities: Bools | None,
+    allowed: Filter | None,
+) -> tuple[Nodes, Floats, bool]:
+    """The first levels at once: all but the last have too few nodes for a beam to drop any.
+
+    Returns the nodes, their scores, and whether so few items may be found that all of them are kept.
+    """
+    level = trie.fans.start(beam) if stop is None else min(trie.fans.start(beam), max(stop, 1))
+    node, codes = trie.fans.paths(level)
+    scores = tables[0].take(codes[0])
+    for own, code in zip(tables[1:level], codes[1:], strict=True):
+        scores += own.take(code)
+    kept = None if allowed is None else np.flatnonzero(_found_under(trie, allowed, node))
+    items = trie.items if allowed is None else allowed.items
+    if modalities is not None:
+        roots = trie.children(trie.root())
+        items = int(_items(roots.take(modalities[roots.code]), allowed).sum())
+        kept = np.flatnonzero(modalities[codes[0]]) if kept is None else kept[modalities[codes[0][kept]]]
+    ended = items <= most if stop is None else stop < level
+    picked = kept if ended else top(scores, beam, kept)
+    if picked is None:
+        return trie.nodes(level, node), scores, ended
+    return trie.nodes(level, node[picked]), scores[picked], ended
+
+
+def _found_under(trie: Trie, allowed: Filter, node: Ints) -> Bools:
+    """Whether each node of the tree has an allowed item."""
+    return np.asarray(allowed.before[trie.node_start[node + 1]] > allowed.before[trie.node_start[node]])
 
 
 def _items(nodes: Nodes, allowed: Filter | None) -> Ints:

@@ -74,6 +74,10 @@ class Layout:
     def row(self, records: Any) -> Any:
         """Item rows of the records, int64."""
         first = self.below + self.high_bytes
+        if isinstance(records, np.ndarray):
+            padded = np.zeros((*records.shape[:-1], 8), dtype=np.uint8)
+            padded[..., : self.row_bytes] = records[..., first : first + self.row_bytes]
+            return padded.view("<i8")[..., 0]
         rows = _wider(records[..., first], 64)
         for byte in range(1, self.row_bytes):
             rows = rows + (_wider(records[..., first + byte], 64) << (8 * byte))

@@ -92,7 +92,8 @@ class Searcher:
                     most = RERANKED * options.beam if options.reranked is None else options.reranked
                     best = best.best(max(most, options.k))
                 if options.rerank == "codes":
-                    best = by_codes(segment.trie, best, self.tables, z[query], options.fusion)
+                    looked_up = options.method == "lookup"
+                    best = by_codes(segment.trie, best, self.tables, z[query], options.fusion, looked_up)
                 elif options.rerank == "vectors":
                     best = self._by_vectors(segment, best, query, phi, fetch, options)
                 parts.append(rank(segment.trie, best, options.k))

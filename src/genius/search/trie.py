@@ -22,11 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genius.errors import BadInput, IndexCorrupt
-from genius.search.packing import Layout, bytes_for
+from genius.search.fan import Fans
+from genius.search.packing import Layout
+from genius.search.sorting import build_arrays
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 MEAN_BUCKET = 4  # a level joins the tree while its nodes have at least this many items on average
+SORTED_AT_ONCE = 4_000_000  # items whose codes are sorted together: bounds the memory of a build
 ARRAYS = ("records", "node_code", "node_start", "node_first", "levels", "sizes")
 
 
@@ -90,30 +93,20 @@ class Trie:
         self.layout = Layout.of(below, records.shape[1] - Layout.of(below, 0).width)
 
     @classmethod
-    def build(cls, codes: NDArray[Any], sizes: Sequence[int], rows: Ints | None = None) -> Trie:
+    def build(
+        cls,
+        codes: NDArray[Any],
+        sizes: Sequence[int],
+        rows: Ints | None = None,
+        *,
+        at_once: int = SORTED_AT_ONCE,
+    ) -> Trie:
         """The trie of `codes` (items, levels); `rows` (items,) names the items, by default 0, 1, 2 …
 
-        Items with equal codes keep the order in which they are given.
+        Items with equal codes keep the order in which they are given. Beside the codes and the trie itself,
+        memory is needed for the sorting of about `at_once` items; the codes may be a mapped file.
         """
-        codes = _checked(codes, sizes)
-        rows = np.arange(len(codes), dtype=np.int64) if rows is None else np.asarray(rows, dtype=np.int64)
-        order = _sort(codes, sizes)
-        tree: list[tuple[NDArray[Any], Ints]] = []  # codes and starts of the nodes of each level
-        new = np.zeros(len(codes), dtype=bool)  # whether a prefix starts at this position
-        new[:1] = True
-        for level in range(len(sizes)):
-            column = codes[order, level]
-            new[1:] |= column[1:] != column[:-1]
-            starts = np.flatnonzero(new)
-            if level and len(starts) * MEAN_BUCKET > len(codes):
-                break
-            tree.append((column[starts], starts))
-        layout = Layout.of(sizes[len(tree) :], bytes_for(int(rows.max(initial=0))))
-        records = np.zeros((len(codes), layout.width), dtype=np.uint8)
-        for number, level in enumerate(range(len(tree), len(sizes))):
-            layout.put_code(records, number, codes[order, level])
-        layout.put_row(records, rows[order])
-        return cls(sizes, records, *_tree_arrays(tree, len(codes), max(sizes)))
+        return cls(sizes, *build_arrays(_checked(codes, sizes), sizes, rows, MEAN_BUCKET, at_once))
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Trie:
@@ -145,9 +138,19 @@ class Trie:
         """Bytes of all arrays, in memory and (but for file headers) on disk."""
         return sum(array.nbytes for array in self.arrays().values())
 
+    @cached_property
+    def fans(self) -> Fans:
+        """Shortcuts to the best children, made when first needed; a few percent of the trie's bytes."""
+        return Fans(self.items, self.sizes, self.node_code, self.node_first, self.levels)
+
     def root(self) -> Nodes:
         """The empty prefix; its range is the whole pool."""
         return Nodes(0, np.zeros(1, np.int64), np.full(1, self.items), np.zeros(1, np.int64))
+
+    def nodes(self, level: int, number: Ints) -> Nodes:
+        """Nodes of the tree with `level` codes, by their numbers."""
+        start = self.node_start.take(number).astype(np.int64)
+        return Nodes(level, start, self.node_start.take(number + 1).astype(np.int64), number)
 
     def children(self, nodes: Nodes) -> Children:
         """The prefixes one code longer, of all `nodes` at once."""
@@ -233,12 +236,10 @@ class Children:
     def take(self, picked: Any = slice(None)) -> Nodes:
         """The picked children as nodes."""
         index = self.index[picked]
-        level = self.level + 1
         if self.heads is None:
-            start = self.trie.node_start[index].astype(np.int64)
-            return Nodes(level, start, self.trie.node_start[index + 1].astype(np.int64), index)
+            return self.trie.nodes(self.level + 1, index)
         length = (self.heads[1:] - self.heads[:-1])[picked]
-        return Nodes(level, index, index + length, index[:0])
+        return Nodes(self.level + 1, index, index + length, index[:0])
 
     def having(self, allowed: Filter) -> Ints:
         """The children that have an allowed item."""
@@ -253,7 +254,7 @@ def ragged(start: Ints, count: Ints) -> Ints:
     return np.repeat(start - offset + count, count) + np.arange(total)
 
 
-def _checked(codes: NDArray[Any], sizes: Sequence[int]) -> NDArray[np.uint16]:
+def _checked(codes: NDArray[Any], sizes: Sequence[int]) -> NDArray[Any]:
     codes = np.asarray(codes)
     if codes.ndim != 2 or codes.shape[1] != len(sizes) or not len(sizes):
         raise BadInput(
@@ -265,39 +266,4 @@ def _checked(codes: NDArray[Any], sizes: Sequence[int]) -> NDArray[np.uint16]:
         column = codes[:, level]
         if len(column) and (int(column.min()) < 0 or int(column.max()) >= size):
             raise BadInput(f"level {level} has codes outside 0 … {size - 1}: quantize with the same model")
-    return codes.astype(np.uint16, copy=False)
-
-
-def _sort(codes: NDArray[np.uint16], sizes: Sequence[int]) -> Ints:
-    """The stable order by codes: levels are packed into as few 64-bit words as hold them."""
-    words = [np.zeros(len(codes), dtype=np.uint64)]
-    room = 64
-    for level, size in enumerate(sizes):
-        bits = (size - 1).bit_length()
-        if bits > room:
-            words.append(np.zeros(len(codes), dtype=np.uint64))
-            room = 64
-        words[-1] <<= np.uint64(bits)
-        words[-1] |= codes[:, level]
-        room -= bits
-    return np.lexsort(words[::-1])
-
-
-def _tree_arrays(
-    tree: Sequence[tuple[NDArray[Any], Ints]], items: int, largest: int
-) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int32], Ints]:
-    """node_code, node_start, node_first and levels, from the codes and starts of each level's nodes."""
-    blocks = [(np.zeros(1, np.uint16), np.zeros(1, np.int64)), *tree]
-    levels = np.cumsum([0] + [len(starts) + 1 for _, starts in blocks])
-    closed = [np.append(starts, items) for _, starts in blocks]
-    first = [
-        levels[number + 1] + np.searchsorted(closed[number + 1][:-1], closed[number])
-        for number in range(len(tree))
-    ]
-    code = np.concatenate([np.append(codes, 0) for codes, _ in blocks])
-    return (
-        code.astype(np.uint8 if largest <= 256 else np.uint16),
-        np.concatenate(closed).astype(np.int32),
-        np.concatenate(first).astype(np.int32),
-        levels.astype(np.int64),
-    )
+    return codes if codes.dtype in (np.uint8, np.uint16) else codes.astype(np.uint16)

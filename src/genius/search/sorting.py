@@ -1,0 +1,175 @@
+"""The arrays of a trie from codes in any order, in passes that each sort a bounded number of items.
+
+Items are dealt into parts by their first codes, so that the parts, sorted one after the other, stand in the
+order of the codes. A part is sorted by as many codes as fit a 64-bit word; the few items that agree in all of
+them are put in order afterwards, by their other codes and then by the order in which they were given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genius.search.packing import Layout, bytes_for
+
+Ints = NDArray[np.int64]
+Arrays = tuple[NDArray[np.uint8], NDArray[Any], NDArray[np.int32], NDArray[np.int32], Ints]
+HEAD_BITS = 16  # of the first codes, by which items are dealt into parts
+HEADS_AT_ONCE = 1 << 22
+
+
+def build_arrays(
+    codes: NDArray[Any], sizes: Sequence[int], rows: Ints | None, mean_bucket: int, at_once: int
+) -> Arrays:
+    """records, node_code, node_start, node_first and levels of a trie.
+
+    A level joins the tree while its nodes have at least `mean_bucket` items on average; level 0 always does.
+    """
+    items = len(codes)
+    last_row = items - 1 if rows is None else int(rows.max(initial=0))
+    wide = Layout.of(sizes[1:], bytes_for(max(last_row, 0)))  # what is certain: level 0 is in the tree
+    records = np.zeros((items, wide.width), dtype=np.uint8)
+    tree = Tree(len(sizes), items // mean_bucket)
+    done = 0
+    for part in _parts(codes, sizes, at_once):
+        own = codes if part is None else codes[part]
+        order = sort_codes(own, sizes)
+        place = slice(done, done + len(own))
+        wide.put_row(records[place], _named(order if part is None else part[order], rows))
+        tree.begin(len(own))
+        for level in range(len(sizes)):
+            column = own[order, level]
+            if level:
+                wide.put_code(records[place], level - 1, column)
+            tree.add(level, column, done)
+        done += len(own)
+    narrow = Layout.of(sizes[tree.depth :], wide.row_bytes)
+    return _repacked(records, wide, narrow), *tree.arrays(items, max(sizes))
+
+
+class Tree:
+    """The nodes of the first levels, gathered part by part of the sorted items."""
+
+    def __init__(self, levels: int, most: int) -> None:
+        self.depth, self.most = levels, most  # levels that may still join, and with how many nodes each
+        self.parts: list[list[tuple[NDArray[Any], Ints]]] = [[] for _ in range(levels)]  # codes and starts
+
+    def begin(self, items: int) -> None:
+        """The next part has so many items."""
+        self.new = np.zeros(items, dtype=bool)  # whether a prefix starts at this position
+        self.new[:1] = True
+
+    def add(self, level: int, column: NDArray[Any], before: int) -> None:
+        """The sorted codes of a level; `before` items were in earlier parts."""
+        if level >= self.depth:
+            return
+        self.new[1:] |= column[1:] != column[:-1]
+        starts = np.flatnonzero(self.new)
+        self.parts[level].append((column[starts], starts + before))
+        if level and sum(len(starts) for _, starts in self.parts[level]) > self.most:
+            self.depth = level
+            del self.parts[level:]
+
+    def arrays(
+        self, items: int, largest: int
+    ) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int32], Ints]:
+        """node_code, node_start, node_first and levels."""
+        blocks = [(np.zeros(1, np.uint16), np.zeros(1, np.int64))]
+        blocks += [
+            (np.concatenate(codes), np.concatenate(starts))
+            for codes, starts in (zip(*p, strict=True) for p in self.parts)
+        ]
+        levels = np.cumsum([0] + [len(starts) + 1 for _, starts in blocks])
+        closed = [np.append(starts, items) for _, starts in blocks]
+        first = [
+            levels[number + 1] + np.searchsorted(closed[number + 1][:-1], closed[number])
+            for number in range(self.depth)
+        ]
+        code = np.concatenate([np.append(codes, 0) for codes, _ in blocks])
+        return (
+            code.astype(np.uint8 if largest <= 256 else np.uint16),
+            np.concatenate(closed).astype(np.int32),
+            np.concatenate(first).astype(np.int32),
+            levels.astype(np.int64),
+        )
+
+
+def sort_codes(codes: NDArray[Any], sizes: Sequence[int]) -> Ints:
+    """The stable order of `codes` (n, levels) by level 0, then level 1, …"""
+    words = _words(codes, sizes)
+    order = np.argsort(words[0])
+    first = words[0][order]
+    same = first[1:] == first[:-1]
+    if not same.any():
+        return order
+    tied = np.zeros(len(order), dtype=bool)
+    tied[1:] |= same
+    tied[:-1] |= same
+    places = np.flatnonzero(tied)
+    items = order[places]
+    group = np.cumsum(np.append(True, ~same))[places]
+    order[places] = items[np.lexsort((items, *(word[items] for word in words[:0:-1]), group))]
+    return order
+
+
+def _words(codes: NDArray[Any], sizes: Sequence[int]) -> list[NDArray[np.uint64]]:
+    """The codes of each item, packed into as few words as hold them, level 0 first."""
+    words = [np.zeros(len(codes), dtype=np.uint64)]
+    room = 64
+    for level, size in enumerate(sizes):
+        bits = (size - 1).bit_length()
+        if bits > room:
+            words.append(np.zeros(len(codes), dtype=np.uint64))
+            room = 64
+        words[-1] <<= np.uint64(bits)
+        words[-1] |= codes[:, level]
+        room -= bits
+    return words
+
+
+def _parts(codes: NDArray[Any], sizes: Sequence[int], at_once: int) -> Iterator[Ints | None]:
+    """Items of each part, in the order given, or None for all; `at_once` may be exceeded by one prefix."""
+    if len(codes) <= at_once:
+        yield None
+        return
+    levels = 1
+    while levels < len(sizes) and sum((size - 1).bit_length() for size in sizes[: levels + 1]) <= HEAD_BITS:
+        levels += 1
+    heads = np.empty(len(codes), dtype=np.uint16)
+    many = np.zeros(1 << HEAD_BITS, dtype=np.int64)
+    for start in range(0, len(codes), HEADS_AT_ONCE):
+        chunk = slice(start, start + HEADS_AT_ONCE)
+        (head,) = _words(codes[chunk, :levels], sizes[:levels])
+        heads[chunk] = head
+        many += np.bincount(heads[chunk], minlength=len(many))
+    before = np.cumsum(many) - many
+    number = (before // at_once).astype(np.uint16)[heads]  # of the part each item belongs to
+    del heads
+    for part in range(int(number.max()) + 1):
+        picked = np.flatnonzero(number == part)
+        if len(picked):
+            yield picked
+
+
+def _named(order: Ints, rows: Ints | None) -> Ints:
+    return order if rows is None else np.asarray(rows, dtype=np.int64)[order]
+
+
+def _repacked(records: NDArray[np.uint8], wide: Layout, narrow: Layout) -> NDArray[np.uint8]:
+    """The records without the codes that `narrow` lacks, in the same memory: each moves towards the front."""
+    if wide == narrow:
+        return records
+    items, skipped = len(records), wide.below - narrow.below
+    for start in range(0, items, HEADS_AT_ONCE):
+        chunk = records[start : start + HEADS_AT_ONCE]
+        out = np.zeros((len(chunk), narrow.width), dtype=np.uint8)
+        for number in range(narrow.below):
+            narrow.put_code(out, number, wide.code(chunk, number + skipped))
+        narrow.put_row(out, wide.row(chunk))
+        records.reshape(-1)[start * narrow.width :][: out.size] = out.ravel()
+        del chunk
+    records.resize((items, narrow.width), refcheck=False)  # no view of it is left
+    return records
