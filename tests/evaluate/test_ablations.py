@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
 from genius.config import load_recipe
 from genius.data.base import Row
 from genius.errors import BadInput, TrainingStopped
-from genius.evaluate.ablations import SYSTEMS, VARIANTS, ablation_table, chosen_variants, run_ablations
+from genius.evaluate.ablation_tables import _rank_correlation, ablation_table, agreement
+from genius.evaluate.ablations import SYSTEMS, Work, run_ablations
 from genius.evaluate.protocol import figures, label
 from genius.evaluate.results import Entry, Results
+from genius.evaluate.variants import LARGE, chosen_variants, variants_of
 
-RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "bench.toml"
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+RECIPE = RECIPES / "bench.toml"
+VARIANTS = variants_of(load_recipe(RECIPE), beam=50)
 
 
 def results(hits):
@@ -30,49 +36,137 @@ def results(hits):
     return Results("universal", "test", "bench", "base", "abc", entries, versions={})
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
-def test_every_variant_is_a_valid_recipe(variant):
-    load_recipe(RECIPE, variant.overrides)
+class Bench:
+    """Stands in for training and evaluation; notes what was asked of it."""
+
+    def __init__(self, hits):
+        self.hits, self.trained, self.saved, self.said = hits, [], [], []
+        self.work = Work(self.train, self.evaluate, self.said.append, lambda o: self.saved.append(dict(o)))
+
+    def train(self, recipe, stage, folder):
+        self.trained.append((folder.name, stage, recipe.seed))
+        if recipe.quantizer_training.contrastive == 0:
+            raise TrainingStopped("step 100: all items share one code")
+        if stage == "decoder":
+            assert (folder / "model" / "quantizer.safetensors").read_text().startswith("of base")
+        (folder / "model").mkdir(parents=True, exist_ok=True)
+        (folder / "model" / "quantizer.safetensors").write_text(f"of {folder.name}")
+        (folder / "model" / "decoder.safetensors").write_text("")
+
+    def evaluate(self, model, beam):
+        return results(self.hits.get(f"beam {beam}" if beam else model.parent.name, 10))
 
 
-def test_the_papers_effects():
-    effects = {variant.name: variant.paper_effect for variant in VARIANTS}
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if not v.beam], ids=lambda v: v.name)
+def test_every_variant_is_a_valid_recipe_and_another_one(variant):
+    assert load_recipe(RECIPE, variant.overrides) != load_recipe(RECIPE)
+
+
+def test_the_list_covers_what_the_paper_changes_and_leaves_out_what_the_recipe_has():
+    names = {variant.name for variant in VARIANTS}
+    assert {
+        "no modality level",
+        "modality by classifier",
+        "no query augmentation",
+        "no contrastive loss",
+        "no agreement loss",
+        "5 levels of 256 codes",
+        "9 levels of 1024 codes",
+        "decoder of t5-small size",
+        "beam 1",
+    } <= names
+    assert not {"9 levels of 256 codes", "decoder of mini size", "beam 50"} & names
+    published = {v.name for v in variants_of(load_recipe(RECIPES / "mbeir.toml"), beam=30)}
+    assert {"9 levels of 256 codes", "decoder of mini size", "beam 50"} <= published
+    assert not {"9 levels of 4096 codes", "decoder of t5-small size", "beam 30"} & published
+
+
+def test_the_papers_effect_is_that_of_the_same_change():
+    effects = {variant.name: variant.paper for variant in VARIANTS}
     assert effects["no contrastive loss"] == pytest.approx(-46.8, abs=0.05)
     assert effects["no modality level"] == pytest.approx(-12.4, abs=0.05)
+    assert effects["9 levels of 4096 codes"] == pytest.approx(7.6, abs=0.05)  # the recipe has 256
+    assert effects["5 levels of 256 codes"] == pytest.approx(-7.3, abs=0.05)
+    assert effects["beam 1"] == pytest.approx(-33.8, abs=0.05)
     assert effects["hard targets"] is None
+    assert effects["decoder of t5-small size"] is None  # the paper has no smaller one
+    published = variants_of(load_recipe(RECIPES / "mbeir.toml"), beam=30)
+    assert {v.name: v.paper for v in published}["9 levels of 256 codes"] == pytest.approx(-7.6, abs=0.05)
 
 
 def test_variants_are_trained_evaluated_and_compared(tmp_path):
-    trained = []
-
-    def train(recipe, folder):
-        trained.append((folder.name, recipe.quantizer.modality, recipe.decoder_training.augmentation))
-        assert recipe.data.features == str(tmp_path / "vectors")
-        if recipe.quantizer_training.contrastive == 0:
-            raise TrainingStopped("step 100: all items share one code")
-        return folder / "model"
-
-    def evaluate(model):
-        return results(30 if model.parent.name == "base" else 10)
-
-    wanted = chosen_variants("no modality level, no contrastive loss, 256 codes")
-    said = []
-    base, effects = run_ablations(RECIPE, [], wanted, tmp_path, train, evaluate, said.append)
-    assert [name for name, _, _ in trained] == ["base", "no-modality-level", "no-contrastive-loss"]
-    assert trained[1][1] == "none"
-    assert any("256 codes: the base recipe has these values already" in line for line in said)
-    table = ablation_table(base, effects)
-    assert table.lines[0][:3] == ["base", "base", "60.0"]
-    assert table.lines[1][0] == "no modality level"
-    assert table.lines[1][2] == "20.0"
-    assert table.lines[1][3].startswith("-40.0 [")
-    assert table.lines[1][-1] == "-12.4"
-    assert table.lines[2][2] == "stopped"
-    assert any("all items share one code" in note for note in table.notes)
+    bench = Bench({"base": 30, "beam 1": 5})
+    names = "no modality level, no contrastive loss, hard targets, beam 1"
+    outcome = run_ablations(RECIPE, [], chosen_variants(names, VARIANTS), tmp_path, 1, bench.work)
+    assert bench.trained == [
+        ("base", "all", 0),
+        ("no-modality-level", "all", 0),
+        ("no-contrastive-loss", "all", 0),
+        ("hard-targets", "decoder", 0),  # on the quantizer of the base
+    ]
+    assert len(bench.saved) == 5
+    outcome = json.loads(json.dumps(outcome))
+    table = ablation_table(outcome)
+    assert table.lines[0][:3] == ["base", "bench", "60.0"]
+    lines = {line[0]: line for line in table.lines}
+    assert lines["no contrastive loss"][2] == "stopped"
+    assert [line[0] for line in table.lines][:3] == ["base", "no contrastive loss", "beam 1"]  # harm first
+    assert lines["no modality level"][2] == "20.0"
+    assert lines["no modality level"][3].startswith("-40.0 [")
+    assert lines["no modality level"][-1] == "-12.4"
+    assert lines["hard targets"][-1] == ""
     assert "| no modality level |" in table.markdown()
+    assert any("all items share one code" in line for line in agreement(outcome))
 
 
-def test_unknown_names_are_refused():
+def test_nothing_is_trained_twice_and_another_recipe_is_not_taken_for_this_one(tmp_path):
+    bench = Bench({"base": 30})
+    wanted = chosen_variants("no contrastive loss, no agreement loss", VARIANTS)
+    first = run_ablations(RECIPE, [], wanted, tmp_path, 1, bench.work)
+    again = run_ablations(RECIPE, [], wanted, tmp_path, 1, bench.work)
+    assert len(bench.trained) == 3
+    for outcome in (first, again):
+        for variant in outcome["variants"]:
+            variant.pop("minutes")
+    assert first == again
+    with pytest.raises(BadInput, match="a model of another recipe"):
+        run_ablations(RECIPE, ["quantizer.codes=64"], wanted, tmp_path, 1, bench.work)
+
+
+def test_seeds_are_averaged_and_shown(tmp_path):
+    bench = Bench({"base": 30, "base-seed1": 20, "hard-targets": 10, "hard-targets-seed1": 15})
+    wanted = chosen_variants("hard targets", VARIANTS)
+    outcome = run_ablations(RECIPE, [], wanted, tmp_path, 2, bench.work)
+    assert [seed for _, _, seed in bench.trained] == [0, 1, 0, 1]
+    effect = outcome["variants"][0]["effects"]["genius"]
+    assert outcome["base"]["genius"]["mean"] == pytest.approx(25 / 50)
+    assert effect["difference"] == pytest.approx(-12.5 / 50)
+    assert effect["by_seed"] == pytest.approx([-20 / 50, -5 / 50])
+    assert "means of 2 seeds" in ablation_table(outcome).notes
+
+
+def test_agreement_with_the_paper_is_said_by_name(tmp_path):
+    hits = {"base": 30, "no-modality-level": 10, "no-agreement-loss": 30, "no-query-augmentation": 45}
+    wanted = chosen_variants("no modality level, no agreement loss, no query augmentation", VARIANTS)
+    outcome = run_ablations(RECIPE, [], wanted, tmp_path, 1, Bench(hits).work)
+    said = agreement(outcome)
+    assert any(line.startswith("rank correlation of our effects on genius") for line in said)
+    assert "as in the paper: no modality level (-40.0; paper -12.4)" in said
+    assert "the other way than in the paper: no query augmentation (+30.0; paper -9.7)" in said
+    assert any(line.startswith("no clear effect here: no agreement loss (+0.0") for line in said)
+
+
+def test_rank_correlation_equals_scipys():
+    rng = np.random.default_rng(0)
+    one, other = rng.normal(size=(2, 12))
+    assert _rank_correlation(one.tolist(), other.tolist()) == pytest.approx(spearmanr(one, other).statistic)
+
+
+def test_names_choose_variants():
     with pytest.raises(BadInput, match="no ablation called 'less data'"):
-        chosen_variants("less data")
-    assert chosen_variants("") == list(VARIANTS)
+        chosen_variants("less data", VARIANTS)
+    usual = chosen_variants("", VARIANTS)
+    assert {v.name for v in VARIANTS} - {v.name for v in usual} == LARGE
+    assert chosen_variants("all", VARIANTS) == VARIANTS
+    assert {v.beam for v in chosen_variants("beam", VARIANTS)} == {1, 5, 10, 20, 30}
+    assert [v.name for v in chosen_variants("no fusion,beam 1", VARIANTS)] == ["no fusion", "beam 1"]

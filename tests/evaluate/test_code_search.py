@@ -102,3 +102,14 @@ def test_settings_tell_systems_apart(world):
     one = CodeSearch("x", books, Options("lookup", beam=50))
     other = CodeSearch("x", books, Options("lookup", beam=51))
     assert one.settings != other.settings
+
+
+def test_settings_tell_decoders_apart(world):
+    books = world[0]
+    shape = DecoderShape(24, SIZES, layers=1, width=16, heads=2, head_width=8, feed_forward=32)
+    decoders = [Decoder(shape) for _ in range(3)]
+    for decoder, seed in zip(decoders, (0, 0, 1), strict=True):
+        initialise(decoder, torch.Generator().manual_seed(seed))
+    one, same, other = (CodeSearch("genius", books, Options("generate"), d).settings for d in decoders)
+    assert one == same
+    assert one != other  # else a retrained decoder would be shown with the answers of the old one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import ir_measures
 import numpy as np
@@ -11,8 +12,10 @@ import pytest
 from genius.data.base import Row
 from genius.data.mbeir import MBeir
 from genius.errors import BadData, BadInput
+from genius.evaluate.answers import SOURCES
 from genius.evaluate.baselines.exact import Exact
 from genius.evaluate.evaluation import Evaluation
+from genius.evaluate.results import source_hash
 
 NAMES = {"data": "colours", "model": "tiny"}
 
@@ -120,6 +123,13 @@ def test_another_model_or_picture_is_searched_anew(colours, tiny_model, tmp_path
     changed = Counting()
     evaluate(colours, tiny_model(), tmp_path, "universal", [changed])
     assert changed.searched == 2
+
+
+def test_answers_are_found_anew_when_the_code_that_finds_them_changes():
+    folder = Path(source_hash.__wrapped__.__code__.co_filename).parents[1]
+    assert all((folder / part).exists() for part in SOURCES)
+    assert source_hash("search") != source_hash("decode")
+    assert source_hash() != source_hash(*SOURCES)
 
 
 def test_runs_are_written_and_ir_measures_agrees(colours, tiny_model, tmp_path):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,6 +15,7 @@ import typer
 
 if TYPE_CHECKING:
     from genius.data.base import Dataset
+    from genius.evaluate.baselines.schooling import Schooling
     from genius.evaluate.measure import Asked, Place
     from genius.evaluate.tables import Table
 
@@ -48,13 +50,25 @@ def evaluate(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     layout: Annotated[str, typer.Option(help="Layout of the data: mbeir or karpathy.")] = "mbeir",
+    beam: Annotated[
+        int, typer.Option(min=0, help="Beam of searches by the decoder; 0: the model's, or the paper's.")
+    ] = 0,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Average what starts at random (baselines, ablations) over N seeds.")
+    ] = 1,
     train_limit: Annotated[
         int, typer.Option(min=0, help="Train queries per row that learning baselines read; 0: all.")
     ] = 0,
+    train_steps: Annotated[
+        int, typer.Option(min=0, help="Steps that learning baselines train; 0: about a minute's.")
+    ] = 0,
+    save: Annotated[Path | None, typer.Option(help="Also write the results to this JSON file.")] = None,
     ablations: Annotated[
         Path | None, typer.Option(help="Train and compare the paper's ablations of this recipe instead.")
     ] = None,
-    variants: Annotated[str, typer.Option(help="Which ablations, by comma (default: all).")] = "",
+    variants: Annotated[
+        str, typer.Option(help="Which ablations, by comma: names, how they begin, or all (default: most).")
+    ] = "",
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Change a value of that recipe: a.b=value.")
     ] = None,
@@ -73,10 +87,14 @@ def evaluate(
 
         place = Place(cache or cache_folder(), pick_device(device))
         values = [f"data.root={data}", f"device={device}", *(set_ or [])]
-        table = _ablations(
-            dataset, name, ablations, values, variants, to, Asked(setting, split, limit), place
-        )
-        _print_table(table, format_)
+        asked = Asked(setting, split, limit, seeds=seeds)
+        outcome = _ablations(dataset, name, ablations, values, variants, to, asked, place, save)
+        if format_ == "json":
+            typer.echo(json.dumps(outcome))
+        else:
+            from genius.evaluate.ablation_tables import ablation_table
+
+            _print_table(ablation_table(outcome), format_)
         return
     if score:
         from genius.evaluate.scoring import score_runs
@@ -85,11 +103,32 @@ def evaluate(
     else:
         from genius.evaluate.measure import Asked, Place, measure, pick_device
 
-        asked = Asked(setting, split, limit, instructions == "all")
-        place = Place(cache or cache_folder(), pick_device(device), runs, train_limit)
+        asked = Asked(setting, split, limit, instructions == "all", seeds, beam)
+        schooling = schooling_of(train_limit, train_steps)
+        place = Place(cache or cache_folder(), pick_device(device), runs, schooling)
         with progress() as show:
             results = measure(dataset, name, model, systems, asked, place, say, show)
-    _print(results.as_json(), format_, intervals)
+    found = results.as_json()
+    if save is not None:
+        save_json(save, found)
+    _print(found, format_, intervals)
+
+
+def schooling_of(queries: int, steps: int) -> Schooling:
+    """How baselines that learn are trained: their own values where 0 is given."""
+    from genius.evaluate.baselines.schooling import Schooling
+
+    usual = Schooling()
+    return replace(usual, queries=queries, steps=steps or usual.steps)
+
+
+def save_json(file: Path, found: Mapping[str, Any]) -> None:
+    """`found` as a file that is whole at every moment."""
+    from genius.store.atomic import storage_errors, write_file
+
+    with storage_errors(file.parent):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    write_file(file, [json.dumps(found, indent=1).encode(), b"\n"])
 
 
 def cache_folder() -> Path:
@@ -133,25 +172,27 @@ def _ablations(
     to: Path,
     asked: Asked,
     place: Place,
-) -> Table:
-    from genius.config import Recipe
-    from genius.evaluate.ablations import SYSTEMS, ablation_table, chosen_variants, run_ablations
+    save: Path | None,
+) -> dict[str, Any]:
+    from genius.config import load_recipe
+    from genius.evaluate.ablations import SYSTEMS, Work, run_ablations
+    from genius.evaluate.catalog import DECODER_BEAM
     from genius.evaluate.measure import measure
     from genius.evaluate.results import Results
+    from genius.evaluate.variants import chosen_variants, variants_of
+    from genius.pipeline.stages import train_stages
 
-    def train(changed: Recipe, folder: Path) -> Path:
-        from genius.pipeline.stages import train_stages
+    def evaluated(model: Path, beam: int) -> Results:
+        systems = ",".join(SYSTEMS)
+        return measure(dataset, name, str(model), systems, replace(asked, beam=beam), place, say)
 
-        if not (folder / "model" / "decoder.safetensors").exists():
-            train_stages(changed, "all", folder)
-        return folder / "model"
+    def keep(outcome: Mapping[str, Any]) -> None:
+        if save is not None:
+            save_json(save, outcome)
 
-    def evaluated(model: Path) -> Results:
-        return measure(dataset, name, str(model), ",".join(SYSTEMS), asked, place, say)
-
-    return ablation_table(
-        *run_ablations(recipe, values, chosen_variants(variants), to, train, evaluated, say)
-    )
+    wanted = chosen_variants(variants, variants_of(load_recipe(recipe, values), DECODER_BEAM))
+    work = Work(train_stages, evaluated, say, keep)
+    return run_ablations(recipe, values, wanted, to, asked.seeds, work)
 
 
 def _print(results: dict[str, Any], how: str, intervals: bool) -> None:

@@ -1,183 +1,182 @@
-"""The paper's ablations as recipes: train each variant, evaluate it, show its effect with an interval.
+"""The paper's ablations on one's own data: train each variant, evaluate it, show its effect with an interval.
 
-Variants differ from the base recipe in a value or two; all share the encoder and its cached vectors. The
-paper's own figures (R@5 on COCO T->I, I->T, WebQA T->T, T->(I,T), CIRR) stand beside ours as differences: the
-data differ, so signs and sizes can be compared, levels cannot.
+Variants differ from the base recipe in a value or two; all share the encoder and its cached vectors, and
+those that change the decoder only share the base's quantizer. Beams need no training. The paper's effects
+stand beside ours: data and sizes differ, so signs and order can be compared, levels cannot. Whatever was
+trained or evaluated before is not done again, and the outcome is saved after each variant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import fmean
+from typing import Any
+
+import numpy as np
 
 from genius.config import Recipe, load_recipe
+from genius.data.base import Row
 from genius.errors import BadInput, TrainingStopped
-from genius.evaluate.compare import Comparison, compare_entries, figures_of
-from genius.evaluate.protocol import mean_over_rows
+from genius.evaluate.compare import compare_entries, figures_of
+from genius.evaluate.protocol import RowFigures, mean_over_rows
 from genius.evaluate.results import Results
-from genius.evaluate.tables import Table
+from genius.evaluate.variants import Variant
+from genius.store.atomic import storage_errors, write_file
 
-Figures = tuple[float, float, float, float, float]
-UNIVERSAL: Figures = (
-    55.4,
-    82.7,
-    28.3,
-    47.1,
-    20.5,
-)  # GENIUS, beam 30, universal (Table 4, supplement Table 3)
-LOCAL: Figures = (65.3, 83.4, 28.8, 47.4, 21.0)  # GENIUS, beam 30, local (Table 5, supplement Tables 5, 6)
 SYSTEMS = ("genius", "decoder+codes")
+RECIPE = "recipe.json"
+STOPPED = "stopped.txt"  # why the training of a variant ended by itself
+Train = Callable[[Recipe, str, Path], None]  # recipe, stage, folder: leaves folder/model
+Evaluate = Callable[[Path, int], Results]  # model's folder, beam (0: as it has it): runs SYSTEMS
+Save = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
-    """One change to the recipe, and what the paper says it does."""
+class Work:
+    """How models are made and measured."""
 
-    name: str
-    table: str
-    overrides: tuple[str, ...]
-    paper: Figures | None = None
-    base: Figures = UNIVERSAL
-
-    @property
-    def paper_effect(self) -> float | None:
-        """Mean difference over the paper's five columns, in points."""
-        if self.paper is None:
-            return None
-        return fmean(a - b for a, b in zip(self.paper, self.base, strict=True))
-
-
-VARIANTS: tuple[Variant, ...] = (
-    Variant("no modality level", "Table 4", ("quantizer.modality=none",), (20.2, 73.2, 25.9, 34.3, 18.3)),
-    Variant(
-        "no query augmentation",
-        "Table 4",
-        ("decoder_training.augmentation=none",),
-        (47.8, 67.7, 19.6, 38.8, 11.7),
-    ),
-    Variant(
-        "no contrastive loss", "Table 4", ("quantizer_training.contrastive=0.0",), (0.0, 0.1, 0.0, 0.0, 0.0)
-    ),
-    Variant(
-        "no agreement loss", "Table 4", ("quantizer_training.agreement=0.0",), (45.5, 83.1, 27.1, 35.2, 21.6)
-    ),
-    Variant(
-        "modality by classifier",
-        "supplement Table 3",
-        ("quantizer.modality=classifier",),
-        (48.9, 79.2, 25.7, 37.5, 20.3),
-    ),
-    Variant("7 levels", "Table 5", ("quantizer.levels=7",), (65.2, 82.9, 25.3, 40.8, 23.1), LOCAL),
-    Variant("5 levels", "Table 5", ("quantizer.levels=5",), (62.4, 81.5, 17.3, 33.1, 20.4), LOCAL),
-    Variant("1024 codes", "Table 5", ("quantizer.codes=1024",), (66.4, 82.0, 24.7, 39.4, 24.5), LOCAL),
-    Variant("256 codes", "Table 5", ("quantizer.codes=256",), (61.2, 76.6, 18.3, 33.5, 18.3), LOCAL),
-    Variant(
-        "one codebook for all levels",
-        "supplement Table 6",
-        ("quantizer.shared_codebooks=true",),
-        (18.6, 19.3, 0.2, 1.7, 3.3),
-        LOCAL,
-    ),
-    Variant(
-        "decoder of T5-base size",
-        "supplement Table 5",
-        ("decoder.preset=t5-base",),
-        (67.9, 83.5, 31.6, 48.0, 18.3),
-        LOCAL,
-    ),
-    Variant("hard targets", "ours", ("decoder_training.targets=hard",)),
-    Variant("z = phi, no fusion", "ours", ("quantizer.fusion=sum",)),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """What a variant reached, or why it reached nothing."""
-
-    variant: Variant
-    means: dict[str, float] = field(default_factory=dict)  # system -> headline mean
-    against: dict[str, Comparison] = field(default_factory=dict)  # system -> variant against base
-    stopped: str = ""
-
-
-def chosen_variants(names: str) -> list[Variant]:
-    """The variants in a list by comma; all of them for an empty one."""
-    known = {variant.name: variant for variant in VARIANTS}
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
-    for name in wanted:
-        if name not in known:
-            raise BadInput(f"no ablation called {name!r}: choose from {', '.join(known)}")
-    return [known[name] for name in wanted] or list(VARIANTS)
+    train: Train
+    evaluate: Evaluate
+    say: Callable[[str], None]
+    save: Save = lambda outcome: None
 
 
 def run_ablations(
-    recipe: Path,
-    overrides: Sequence[str],
-    variants: Sequence[Variant],
-    folder: Path,
-    train: Callable[[Recipe, Path], Path],
-    evaluate: Callable[[Path], Results],
-    say: Callable[[str], None],
-) -> tuple[Results, list[Effect]]:
-    """Train and evaluate the base recipe, then every variant that differs from it.
+    recipe: Path, overrides: Sequence[str], variants: Sequence[Variant], folder: Path, seeds: int, work: Work
+) -> dict[str, Any]:
+    """Train and evaluate the base recipe and every variant under each seed; plain values.
 
-    `train` makes a model of a recipe in a folder and returns the model's folder; one that is there already
-    is kept. `evaluate` gives the results of a model; it has to run the SYSTEMS of this file.
+    Effects are paired over queries, each query's figure being its mean over the seeds.
     """
     shared = [*overrides, f"data.features={folder / 'vectors'}"]
     base_recipe = load_recipe(recipe, shared)
-    say("training and evaluating the base recipe")
-    base = evaluate(train(base_recipe, folder / "base"))
-    effects = []
+    outcome: dict[str, Any] = {"recipe": base_recipe.model_dump(mode="json"), "seeds": seeds, "variants": []}
+    work.say("training and evaluating the base recipe")
+    base: list[Results] = []
+    for seed in range(seeds):
+        changed = load_recipe(recipe, [*shared, f"seed={base_recipe.seed + seed}"])
+        model = _trained(changed, changed, _place(folder, "base", seed), None, work)
+        base.append(work.evaluate(model, 0))
+    outcome |= _about(base)
+    work.save(outcome)
     for variant in variants:
-        changed = load_recipe(recipe, [*shared, *variant.overrides])
-        if changed == base_recipe:
-            say(f"{variant.name}: the base recipe has these values already")
-            continue
-        say(f"training and evaluating: {variant.name}")
+        work.say(f"training and evaluating: {variant.name}" if not variant.beam else variant.name)
+        start = time.perf_counter()
         try:
-            results = evaluate(train(changed, folder / variant.name.replace(" ", "-").replace(",", "")))
+            found = [
+                work.evaluate(
+                    _model(variant, recipe, shared, base_recipe.seed + n, n, folder, work), variant.beam
+                )
+                for n in range(seeds)
+            ]
         except TrainingStopped as error:
-            effects.append(Effect(variant, stopped=str(error)))
-            continue
-        effects.append(_effect(variant, base, results))
-    return base, effects
+            effect = {"stopped": str(error)}
+        else:
+            effect = _effect(variant, base, found)
+        about = asdict(variant) | {"minutes": (time.perf_counter() - start) / 60}
+        outcome["variants"].append(about | effect)
+        work.save(outcome)
+    return outcome
 
 
-def ablation_table(base: Results, effects: Sequence[Effect]) -> Table:
-    """The base and each variant: mean hit rate and difference of each system, the paper's difference."""
-    header = [
-        "variant",
-        "after",
-        *(f"{s}{what}" for s in SYSTEMS for what in (" %", ", difference")),
-        "paper",
-    ]
-    means = [f"{100 * mean_over_rows(list(figures_of(base, s).values()))['headline']:.1f}" for s in SYSTEMS]
-    lines = [["base", base.model, means[0], "", means[1], "", ""]]
-    notes = [
-        "differences are paired over queries, with 95 % intervals; the paper's is a mean of five columns"
-    ]
-    for effect in effects:
-        variant = effect.variant
-        cells: list[str] = []
-        for system in SYSTEMS:
-            if effect.stopped:
-                cells += ["stopped", ""]
-            else:
-                cells += [f"{100 * effect.means[system]:.1f}", str(effect.against[system].mean)]
-        paper = variant.paper_effect
-        lines.append([variant.name, variant.table, *cells, "" if paper is None else f"{paper:+.1f}"])
-        if effect.stopped:
-            notes.append(f"{variant.name}: training stopped by itself: {effect.stopped}")
-    return Table(f"Ablations, {base.setting} pool, {base.split} split", header, lines, notes)
+def _model(
+    variant: Variant, recipe: Path, shared: Sequence[str], seed: int, number: int, folder: Path, work: Work
+) -> Path:
+    """The model of a variant under one seed; a change of the beam is one of the base's search."""
+    base = _place(folder, "base", number)
+    if variant.beam:
+        return base / "model"
+    seeded = [*shared, f"seed={seed}"]
+    place = _place(folder, variant.folder, number)
+    before = load_recipe(recipe, seeded)
+    return _trained(load_recipe(recipe, [*seeded, *variant.overrides]), before, place, base, work)
 
 
-def _effect(variant: Variant, base: Results, results: Results) -> Effect:
-    means, against = {}, {}
+def _place(folder: Path, name: str, number: int) -> Path:
+    return folder / (f"{name}-seed{number}" if number else name)
+
+
+def _trained(recipe: Recipe, before: Recipe, folder: Path, base: Path | None, work: Work) -> Path:
+    """The model's folder. One that is there is kept; a quantizer that would be the base's again is copied."""
+    model, stopped = folder / "model", folder / STOPPED
+    _note_recipe(recipe, folder / RECIPE)
+    if stopped.exists():
+        raise TrainingStopped(stopped.read_text(encoding="utf-8"))
+    if (model / "decoder.safetensors").exists():
+        return model
+    stage = "all"
+    tables = ("quantizer", "quantizer_training")
+    if base is not None and all(getattr(recipe, name) == getattr(before, name) for name in tables):
+        stage = "decoder"
+        own = shutil.ignore_patterns("decoder.safetensors")
+        with storage_errors(model):
+            shutil.copytree(base / "model", model, ignore=own, dirs_exist_ok=True)
+    try:
+        work.train(recipe, stage, folder)
+    except TrainingStopped as error:
+        write_file(stopped, [str(error).encode()])
+        raise
+    return model
+
+
+def _note_recipe(recipe: Recipe, file: Path) -> None:
+    """Keep the recipe beside its model; a model of another recipe is not taken for this one's."""
+    text = recipe.model_dump_json(indent=1)
+    if file.exists() and file.read_text(encoding="utf-8") != text:
+        raise BadInput(f"{file.parent} holds a model of another recipe: remove it, or choose another --to")
+    with storage_errors(file.parent):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    write_file(file, [text.encode()])
+
+
+def _about(base: Sequence[Results]) -> dict[str, Any]:
+    """What the effects are measured against."""
+    first = base[0]
+    means = {}
     for system in SYSTEMS:
-        mine = figures_of(results, system)
-        means[system] = float(mean_over_rows(list(mine.values()))["headline"])
-        against[system] = compare_entries(mine, figures_of(base, system), (variant.name, "base"))
-    return Effect(variant, means, against)
+        mean = mean_over_rows(list(averaged(base, system).values()))
+        means[system] = {"mean": mean["headline"], "interval": mean["interval"]}
+    return {
+        "base": means,
+        "setting": first.setting,
+        "split": first.split,
+        "data": first.data,
+        "limit": first.limit,
+        "versions": dict(first.versions),
+    }
+
+
+def _effect(variant: Variant, base: Sequence[Results], found: Sequence[Results]) -> dict[str, Any]:
+    effects = {}
+    for system in SYSTEMS:
+        mine, before = averaged(found, system), averaged(base, system)
+        against = compare_entries(mine, before, (variant.name, "base")).mean
+        by_seed = [
+            compare_entries(averaged([a], system), averaged([b], system), (variant.name, "base")).mean.value
+            for a, b in zip(found, base, strict=True)
+        ]
+        effects[system] = {
+            "mean": mean_over_rows(list(mine.values()))["headline"],
+            "difference": against.value,
+            "interval": list(against.interval),
+            "verdict": against.verdict,
+            "by_seed": by_seed,
+        }
+    return {"effects": effects}
+
+
+def averaged(results: Sequence[Results], system: str) -> dict[Row, RowFigures]:
+    """The figures of a system by row, each query's being its mean over several results."""
+    all_of = [figures_of(each, system) for each in results]
+    return {
+        row: replace(
+            figures,
+            values={
+                name: np.mean([each[row].values[name] for each in all_of], axis=0) for name in figures.values
+            },
+        )
+        for row, figures in all_of[0].items()
+    }

@@ -1,7 +1,8 @@
 """Answers of a system on a pool, kept on disk under everything they depend on.
 
-The key holds the system and its settings, the model's fingerprint, the hashes of pool, queries and of our own
-source: nothing old is ever served for something new, and a stopped evaluation searches only what is left.
+The key holds the system and its settings (the weights of a decoder among them), the model's fingerprint, the
+hashes of pool, queries and of the source that finds answers: nothing old is ever served for something new,
+and a stopped evaluation searches only what is left.
 """
 
 from __future__ import annotations
@@ -24,6 +25,15 @@ from genius.evaluate.results import source_hash
 from genius.evaluate.systems import Found, System
 from genius.store.atomic import storage_errors, write_file
 
+# what can change an answer; a new picture or table costs no search
+SOURCES = (
+    *("data", "decode", "encode", "model.py", "quantize", "search", "training", "types.py"),
+    *(
+        f"evaluate/{name}"
+        for name in ("baselines", "code_search.py", "contents.py", "encoding.py", "examples.py")
+    ),
+)
+
 
 class Searcher:
     """A system on a pool; the pool is indexed once an answer is asked for that is not kept from before."""
@@ -31,7 +41,7 @@ class Searcher:
     def __init__(self, system: System, pool: Pool, cache: Path, fingerprint: str) -> None:
         self._system, self._pool, self._folder = system, pool, cache / "answers"
         settings = json.dumps(dict(system.settings), sort_keys=True, default=str)
-        parts = (system.name, settings, fingerprint, pool.digest, source_hash(), str(DEPTH))
+        parts = (system.name, settings, fingerprint, pool.digest, source_hash(*SOURCES), str(DEPTH))
         self._marks = [part.encode() for part in parts]
         self._indexed = False
         self._size = float("nan")

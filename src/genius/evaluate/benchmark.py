@@ -53,7 +53,8 @@ def benchmark(
     answers = judged.item[judged.item < len(pool)]
     growth = Growth(pool, _z(model, pool), answers, _codes_of(model))
     sizes = sorted({max(size, growth.least) for size in plan.sizes}) or [len(pool)]
-    setup = Setup(model, dataset, evaluation.encoding, place.cache / "decoders", place.device)
+    folder = place.cache / "decoders"
+    setup = Setup(model, dataset, evaluation.encoding, folder, place.device, split=plan.split)
     names = [system for system in names_of(plan.systems) if system not in LEARNING]  # those learn each pool
     makers: list[Callable[[], System]] = [_maker(system, setup) for system in names]
     inside = _moved(judged, growth, len(pool))

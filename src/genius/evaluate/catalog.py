@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from genius.data.base import Dataset
 from genius.errors import BadInput
+from genius.evaluate.baselines.schooling import Schooling
 from genius.evaluate.encoding import Embedding, Encoding
 from genius.evaluate.systems import System
 
@@ -50,7 +51,11 @@ class Setup:
     encoding: Encoding
     folder: Path  # for decoders that baselines train
     device: str = "cpu"
-    train_limit: int = 0  # queries of each train row that baselines learn from; 0: all
+    schooling: Schooling = field(default_factory=Schooling)  # of baselines that learn
+    split: str = "test"  # whose union pool they memorize
+    beam: int = 0  # of every search by a decoder; 0: the model's, or the paper's
+    seed: int = 0  # of whatever starts at random: their training, centroids in FAISS
+    _read: dict[frozenset[int], Examples] = field(default_factory=dict)
 
     @cached_property
     def codebooks(self) -> list[NDArray[np.float32]]:
@@ -70,13 +75,22 @@ class Setup:
         usual = values.get("method", "lookup")
         if method is not None and (method == "lookup") != (usual == "lookup"):
             values = {"beam": LOOKUP_BEAM if method == "lookup" else DECODER_BEAM}
-        return Options(**(values | {"method": method or usual} | changes))
+        values |= {"method": method or usual}
+        if self.beam and values["method"] != "lookup":
+            values["beam"] = self.beam
+        return Options(**(values | changes))
 
     def examples(self, *tasks: int) -> Callable[[], Examples]:
-        """Train queries of these tasks, read when they are first needed."""
+        """Train queries of these tasks, read once, when they are first needed."""
         from genius.evaluate.examples import read_examples
 
-        return lambda: read_examples(self.dataset, self.encoding, frozenset(tasks), self.train_limit)
+        def read() -> Examples:
+            key, limit = frozenset(tasks), self.schooling.queries
+            if key not in self._read:
+                self._read[key] = read_examples(self.dataset, self.encoding, key, limit, self.split)
+            return self._read[key]
+
+        return read
 
 
 def _exact(setup: Setup) -> System:
@@ -98,11 +112,12 @@ def _codes(name: str, **changes: Any) -> Callable[[Setup], System]:
     return make
 
 
-def _faiss(module: str, function: str) -> Callable[[Setup], System]:
+def _faiss(module: str, function: str, *, seeded: bool = False) -> Callable[[Setup], System]:
     def make(setup: Setup) -> System:
         from importlib import import_module
 
-        made: System = getattr(import_module(f"genius.evaluate.baselines.{module}"), function)()
+        build = getattr(import_module(f"genius.evaluate.baselines.{module}"), function)
+        made: System = build(seed=setup.seed) if seeded else build()
         return made
 
     return make
@@ -112,14 +127,19 @@ def _faiss_rq(setup: Setup) -> System:
     from genius.evaluate.baselines.faiss_rq import faiss_rq
 
     searched = [size for size in setup.model.sizes if size > 3]  # as many bits as our own codes
-    return faiss_rq(len(searched), max(searched).bit_length() - 1)
+    return faiss_rq(len(searched), max(searched).bit_length() - 1, seed=setup.seed)
+
+
+def _school(setup: Setup) -> dict[str, Any]:
+    schooling = replace(setup.schooling, seed=setup.seed)
+    return {"schooling": schooling, "device": setup.device, "folder": setup.folder}
 
 
 def _grace(kind: str) -> Callable[[Setup], System]:
     def make(setup: Setup) -> System:
         from genius.evaluate.baselines.grace import grace
 
-        return grace(kind, setup.examples(0), device=setup.device, folder=setup.folder)
+        return grace(kind, setup.examples(0), **_school(setup))
 
     return make
 
@@ -127,13 +147,13 @@ def _grace(kind: str) -> Callable[[Setup], System]:
 def _irgen(setup: Setup) -> System:
     from genius.evaluate.baselines.irgen import irgen
 
-    return irgen(setup.examples(0), device=setup.device, folder=setup.folder)
+    return irgen(setup.examples(0), **_school(setup))
 
 
 def _dsi(setup: Setup) -> System:
     from genius.evaluate.baselines.dsi import dsi
 
-    return dsi(setup.examples(1), device=setup.device, folder=setup.folder)
+    return dsi(setup.examples(1), **_school(setup))
 
 
 # genius: the decoder's score alone, the paper's GENIUS.
@@ -152,9 +172,9 @@ OURS: Mapping[str, Callable[[Setup], System]] = {
 BASELINES: Mapping[str, Callable[[Setup], System]] = {
     "faiss-flat": _faiss("faiss_flat", "faiss_flat"),
     "hnsw": _faiss("hnsw", "hnsw"),
-    "ivf-pq": _faiss("ivf_pq", "ivf_pq"),
-    "ivf-pq-best": _faiss("ivf_pq", "ivf_pq_best"),
-    "pq": _faiss("ivf_pq", "pq"),
+    "ivf-pq": _faiss("ivf_pq", "ivf_pq", seeded=True),
+    "ivf-pq-best": _faiss("ivf_pq", "ivf_pq_best", seeded=True),
+    "pq": _faiss("ivf_pq", "pq", seeded=True),
     "faiss-rq": _faiss_rq,
     "grace-numeric": _grace("numeric"),
     "grace-string": _grace("string"),
@@ -165,6 +185,7 @@ BASELINES: Mapping[str, Callable[[Setup], System]] = {
 }
 SYSTEMS: Mapping[str, Callable[[Setup], System]] = {**OURS, **BASELINES}
 LEARNING = frozenset({*(name for name in BASELINES if name.startswith("grace")), "irgen", "dsi-nci"})
+SEEDED = LEARNING | {"ivf-pq", "ivf-pq-best", "pq", "faiss-rq"}  # others give one answer, whatever the seed
 SETS: Mapping[str, Sequence[str]] = {
     "ours": tuple(OURS),
     "faiss": tuple(name for name in BASELINES if name not in LEARNING),
@@ -185,6 +206,10 @@ def names_of(wanted: str) -> list[str]:
     return list(found)
 
 
-def make_systems(names: Sequence[str], setup: Setup) -> list[System]:
-    """The systems called `names`."""
-    return [SYSTEMS[name](setup) for name in names]
+def make_systems(names: Sequence[str], setup: Setup, seeds: int = 1) -> list[System]:
+    """The systems called `names`; one that starts at random is made once for each of `seeds` seeds."""
+    return [
+        SYSTEMS[name](replace(setup, seed=setup.seed + number))
+        for name in names
+        for number in range(seeds if name in SEEDED else 1)
+    ]

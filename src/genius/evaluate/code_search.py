@@ -5,6 +5,7 @@ Vectors for re-ranking are kept as float16, as the store keeps them, and are cou
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,7 @@ class CodeSearch:
     ) -> None:
         self.name = name
         self._options, self._tell, self._device = options, tell_modality, device
+        self._weights = "" if decoder is None else _digest(decoder)
         self._sizes = [len(book) for book in codebooks]
         self._searcher = Searcher(codebooks, decoder, device)
         self._segments: list[Segment] = []
@@ -50,8 +52,9 @@ class CodeSearch:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """All options of the search."""
-        return asdict(self._options) | {"tell_modality": self._tell, "device": self._device}
+        """All options of the search, and which decoder it is: a model's fingerprint leaves that out."""
+        about = {"tell_modality": self._tell, "device": self._device, "decoder": self._weights}
+        return asdict(self._options) | about
 
     def answers(self, row: Row) -> bool:
         """Every row."""
@@ -91,3 +94,11 @@ class CodeSearch:
         if not self._tell:
             return None
         return np.asarray(np.arange(self._sizes[0]) == want[:, None])
+
+
+def _digest(decoder: Decoder) -> str:
+    """A hash of the decoder's weights."""
+    state = hashlib.blake2b(digest_size=8)
+    for name, weights in sorted(decoder.state_dict().items()):
+        state.update(name.encode() + b"\0" + weights.detach().cpu().contiguous().numpy().tobytes())
+    return state.hexdigest()

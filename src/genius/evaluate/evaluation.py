@@ -13,6 +13,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from genius.data.base import Dataset, LabelledQuery, Row
 from genius.errors import BadData, BadInput
 from genius.evaluate.answers import Searcher
@@ -20,7 +23,7 @@ from genius.evaluate.contents import Contents, Progress, read_items, read_querie
 from genius.evaluate.encoding import Embedding, Encoding, Pool, Questions, joined
 from genius.evaluate.estimate import Estimate
 from genius.evaluate.metrics import NOTHING, Judgements, stacked
-from genius.evaluate.protocol import SETTINGS, Faults, figures, label
+from genius.evaluate.protocol import SETTINGS, Faults, Labels, RowFigures, figures, label
 from genius.evaluate.results import Entry, Results
 from genius.evaluate.systems import Found, System
 from genius.evaluate.trec import write_run
@@ -108,6 +111,7 @@ class Evaluation:
     ) -> Results:
         """Figures of every system on every row. `names` describes data, model and recipe in the results.
 
+        Systems of the same name are one system under several seeds: its figures are their mean.
         `runs` is a folder for TREC run files. `say` gets a line whenever a system has finished a row.
         """
         self._encoding.encode(self._everything())
@@ -116,28 +120,22 @@ class Evaluation:
         for pool, row_of, group in self._groups():
             judged = [(a, label(a.row, a.ways[0].ids, self._qrels(a.row), row_of)) for a in group]
             questions = {a.row: [self._encoding.questions(way) for way in a.ways] for a in group}
-            for system in systems:
-                made_for = [(a, labels) for a, labels in judged if system.answers(a.row)]
-                not_run += [_left(system, a.row) for a, _ in judged if not system.answers(a.row)]
-                searcher = Searcher(system, pool, self._cache, self._model.fingerprint)
+            for same in _by_name(systems):
+                made_for = [(a, labels) for a, labels in judged if same[0].answers(a.row)]
+                not_run += [_left(same[0], a.row) for a, _ in judged if not same[0].answers(a.row)]
+                if not made_for:
+                    continue
+                searchers = [Searcher(s, pool, self._cache, self._model.fingerprint) for s in same]
                 for asked, labels in made_for:
                     ways = questions[asked.row]
-                    answers = [searcher.search(way) for way in ways]
-                    faults = Faults(
-                        unreadable_queries=int((~ways[0].askable).sum()),
-                        unreadable_items=len(pool.unreadable),
-                    )
-                    lists = [found.rows for found, _ in answers]
-                    row = figures(asked.row, self.setting, system.name, labels, lists, len(pool), faults)
-                    seconds = sum(spent for _, spent in answers)
-                    size = searcher.bytes_per_item()
-                    entries.append(
-                        Entry(row, self._model.fingerprint, pool.digest, ways[0].digest, size, seconds)
-                    )
+                    answers = [[searcher.search(way) for way in ways] for searcher in searchers]
+                    size = searchers[0].bytes_per_item()
+                    entry = self._entry(asked.row, same[0], labels, answers, pool, ways[0], size)
+                    entries.append(entry)
                     if runs is not None:
-                        self._write_run(runs, system, asked.row, pool, ways[0], answers[0][0])
+                        self._write_run(runs, same[0], asked.row, pool, ways[0], answers[0][0][0])
                     if say is not None:
-                        say(f"{system.name}, {asked.row}: {100 * row.headline:.1f}")
+                        say(f"{same[0].name}, {asked.row}: {100 * entry.figures.headline:.1f}")
         order = {system.name: number for number, system in enumerate(systems)}
         entries.sort(key=lambda e: (order[e.figures.system], self.rows.index(e.figures.row)))
         return Results(
@@ -145,7 +143,10 @@ class Evaluation:
             split=self.split,
             fingerprint=self._model.fingerprint,
             entries=entries,
-            systems_used={system.name: dict(system.settings) for system in systems},
+            systems_used={
+                same[0].name: dict(same[0].settings) | ({"seeds": len(same)} if len(same) > 1 else {})
+                for same in _by_name(systems)
+            },
             instructions="all" if self.all_instructions else "chosen by a hash of the query id",
             limit=self.limit,
             not_run=not_run,
@@ -161,6 +162,34 @@ class Evaluation:
         ((pool, row_of, group),) = self._groups()
         labels = [label(a.row, a.ways[0].ids, self._qrels(a.row), row_of).judgements for a in group]
         return pool, joined([self._encoding.questions(a.ways[0]) for a in group]), stacked(labels)
+
+    def _entry(
+        self,
+        row: Row,
+        system: System,
+        labels: Labels,
+        answers: Sequence[Sequence[tuple[Found, float]]],  # for each seed, for each way to ask
+        pool: Pool,
+        questions: Questions,
+        size: float,
+    ) -> Entry:
+        faults = Faults(
+            unreadable_queries=int((~questions.askable).sum()), unreadable_items=len(pool.unreadable)
+        )
+
+        def of(lists: Sequence[NDArray[np.integer]]) -> RowFigures:
+            return figures(row, self.setting, system.name, labels, lists, len(pool), faults)
+
+        by_seed = [[found.rows for found, _ in ways] for ways in answers]
+        return Entry(
+            figures=of([rows for ways in by_seed for rows in ways]),
+            fingerprint=self._model.fingerprint,
+            pool_hash=pool.digest,
+            queries_hash=questions.digest,
+            bytes_per_item=size,
+            seconds=sum(spent for ways in answers for _, spent in ways) / len(answers),
+            seeds=[of(ways).headline for ways in by_seed] if len(by_seed) > 1 else [],
+        )
 
     def _groups(self) -> Iterator[tuple[Pool, dict[str, int], list[Asked]]]:
         """Each pool with the rows that are searched in it; one pool is held at a time."""
@@ -203,6 +232,14 @@ class Evaluation:
         }
         name = f"{row.dataset}_task{row.task}_{self.split}_{self.setting}.{system.name}.trec"
         write_run(folder / name, lists, system.name)
+
+
+def _by_name(systems: Sequence[System]) -> list[list[System]]:
+    """Systems of the same name together, in the order of their first ones."""
+    found: dict[str, list[System]] = {}
+    for system in systems:
+        found.setdefault(system.name, []).append(system)
+    return list(found.values())
 
 
 def _numbered(of: Callable[[LabelledQuery], Sequence[Any]], number: int) -> Callable[[LabelledQuery], str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from genius.data.base import Dataset
 from genius.evaluate.baselines.exact import Exact
+from genius.evaluate.baselines.schooling import Schooling
 from genius.evaluate.catalog import BenchModel, Setup, make_systems, names_of
 from genius.evaluate.contents import Progress
 from genius.evaluate.encoder_only import load_encoder_only, split_source
@@ -28,6 +29,8 @@ class Asked:
     split: str = "test"
     limit: int = 0
     all_instructions: bool = False
+    seeds: int = 1  # of systems that start at random
+    beam: int = 0  # of searches by the decoder; 0: the model's
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class Place:
     cache: Path
     device: str = "cpu"
     runs: Path | None = None  # folder for TREC run files
-    train_limit: int = 0  # train queries per row that learning baselines read; 0: all
+    schooling: Schooling = field(default_factory=Schooling)  # of baselines that learn
 
 
 def measure(
@@ -60,10 +63,20 @@ def measure(
         loaded = load_model(model, place.device) if isinstance(model, str) else model
         evaluation = _evaluation(dataset, loaded, asked, place, say, progress)
         folder = place.cache / "decoders"
-        setup = Setup(loaded, dataset, evaluation.encoding, folder, place.device, place.train_limit)
+        setup = Setup(
+            loaded,
+            dataset,
+            evaluation.encoding,
+            folder,
+            place.device,
+            place.schooling,
+            asked.split,
+            asked.beam,
+        )
         label = model if isinstance(model, str) else str(getattr(model, "name", "model"))
         labels = {"data": data, "model": label, "recipe": getattr(loaded, "recipe", None)}
-        parts.append(evaluation.run(make_systems(wanted, setup), names=labels, runs=place.runs, say=say))
+        made = make_systems(wanted, setup, asked.seeds)
+        parts.append(evaluation.run(made, names=labels, runs=place.runs, say=say))
     for name, source in encoders:
         encoder = load_encoder_only(name, source, place.device)
         evaluation = _evaluation(dataset, encoder, asked, place, say, progress)

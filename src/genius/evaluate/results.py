@@ -11,6 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from genius.evaluate.protocol import RowFigures, mean_over_rows
 
 PACKAGES = ("genius-search", "torch", "transformers", "numpy", "safetensors", "faiss-cpu")
@@ -26,6 +28,7 @@ class Entry:
     queries_hash: str
     bytes_per_item: float
     seconds: float  # searching all queries of the row, without encoding them
+    seeds: Sequence[float] = ()  # the headline figure under each seed, where there were several
 
     def as_json(self) -> dict[str, Any]:
         """Figures and where they come from."""
@@ -35,6 +38,7 @@ class Entry:
             "queries_hash": self.queries_hash,
             "bytes_per_item": self.bytes_per_item,
             "seconds": self.seconds,
+            **({"seeds": list(self.seeds)} if self.seeds else {}),
         }
 
 
@@ -71,6 +75,9 @@ class Results:
                 "bytes_per_item": max(entry.bytes_per_item for entry in mine),
                 "seconds": sum(entry.seconds for entry in mine),
             }
+            if all(entry.seeds for entry in mine):
+                means = np.mean([entry.seeds for entry in mine], axis=0)
+                mean[system] |= {"seeds": means.tolist(), "seed_deviation": float(np.std(means, ddof=1))}
         return {
             "setting": self.setting,
             "split": self.split,
@@ -99,10 +106,12 @@ def versions() -> dict[str, str]:
 
 
 @cache
-def source_hash() -> str:
-    """A hash of this package's own files: results are not carried over a change of the code."""
+def source_hash(*parts: str) -> str:
+    """A hash of this package's own files, or of those under `parts` only (folders and files of it)."""
     folder = Path(__file__).resolve().parents[1]
     state = hashlib.blake2b(digest_size=8)
     for file in sorted(folder.rglob("*.py")):
-        state.update(file.relative_to(folder).as_posix().encode() + b"\0" + file.read_bytes())
+        name = file.relative_to(folder).as_posix()
+        if not parts or any(name == part or name.startswith(f"{part}/") for part in parts):
+            state.update(name.encode() + b"\0" + file.read_bytes())
     return state.hexdigest()

@@ -10,7 +10,7 @@ from genius.errors import BadInput
 from genius.evaluate.baselines.dsi import dsi
 from genius.evaluate.baselines.grace import grace
 from genius.evaluate.baselines.irgen import irgen
-from genius.evaluate.baselines.memorizing import Schooling
+from genius.evaluate.baselines.schooling import Schooling
 from genius.evaluate.examples import Examples, read_examples
 from genius.evaluate.systems import System
 

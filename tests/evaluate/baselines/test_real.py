@@ -18,7 +18,7 @@ from genius.evaluate.baselines.grace import KINDS, grace
 from genius.evaluate.baselines.hnsw import hnsw
 from genius.evaluate.baselines.irgen import irgen
 from genius.evaluate.baselines.ivf_pq import ivf_pq, ivf_pq_best, pq
-from genius.evaluate.baselines.memorizing import Schooling
+from genius.evaluate.baselines.schooling import Schooling
 from genius.evaluate.examples import Examples
 
 BENCH = Path(__file__).resolve().parents[3].parent / "shared" / "bench"

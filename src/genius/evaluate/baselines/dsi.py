@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from genius.evaluate.baselines.identifiers import Floats, Identifiers, cluster_paths
-from genius.evaluate.baselines.memorizing import Memorizing, Schooling
+from genius.evaluate.baselines.memorizing import Memorizing
+from genius.evaluate.baselines.schooling import Schooling
 from genius.evaluate.examples import Examples
 
 TEXT_TO_TEXT = frozenset({1})

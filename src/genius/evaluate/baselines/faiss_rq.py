@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from genius.evaluate.baselines.faiss_search import FaissSystem, code_bits
+from genius.evaluate.baselines.faiss_search import FaissSystem, code_bits, seeded
 
 
-def faiss_rq(levels: int = 8, bits: int = 8, beam: int = 2) -> FaissSystem:
+def faiss_rq(levels: int = 8, bits: int = 8, beam: int = 2, seed: int = 0) -> FaissSystem:
     """An IndexResidualQuantizer with `levels` codes of `bits` bits; `beam` partial codings while encoding."""
 
     def prepare(faiss: Any, dim: int, items: int) -> Any:
@@ -22,7 +22,7 @@ def faiss_rq(levels: int = 8, bits: int = 8, beam: int = 2) -> FaissSystem:
         index.rq.max_beam_size = beam
         index.rq.train_type = faiss.ResidualQuantizer.Train_default
         index.rq.cp.niter = 10
-        index.rq.cp.min_points_per_centroid = 1
+        index.rq.cp.min_points_per_centroid, index.rq.cp.seed = 1, seeded(seed)
         return index
 
-    return FaissSystem("faiss-rq", prepare, {"levels": levels, "bits": bits, "beam": beam})
+    return FaissSystem("faiss-rq", prepare, {"levels": levels, "bits": bits, "beam": beam, "seed": seed})

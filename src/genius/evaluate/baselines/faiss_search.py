@@ -85,3 +85,8 @@ def cells(items: int) -> int:
 def code_bits(items: int) -> int:
     """8 bits a code, fewer where there are fewer items than centroids."""
     return min(8, items.bit_length() - 1)
+
+
+def seeded(seed: int) -> int:
+    """The seed of FAISS's k-means; 0 is its own default."""
+    return 1234 + seed

@@ -20,7 +20,8 @@ from genius.evaluate.baselines.identifiers import (
     own_codes,
     strings,
 )
-from genius.evaluate.baselines.memorizing import Memorizing, Schooling
+from genius.evaluate.baselines.memorizing import Memorizing
+from genius.evaluate.baselines.schooling import Schooling
 from genius.evaluate.examples import Examples
 
 TEXT_TO_IMAGE = frozenset({0})

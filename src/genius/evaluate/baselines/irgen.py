@@ -13,7 +13,8 @@ from pathlib import Path
 
 from genius.evaluate.baselines.grace import IMAGE, TEXT_TO_IMAGE
 from genius.evaluate.baselines.identifiers import Floats, Identifiers, residual_codes
-from genius.evaluate.baselines.memorizing import Memorizing, Schooling
+from genius.evaluate.baselines.memorizing import Memorizing
+from genius.evaluate.baselines.schooling import Schooling
 from genius.evaluate.examples import Examples
 
 

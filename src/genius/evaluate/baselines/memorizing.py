@@ -1,17 +1,18 @@
 """Generative systems that memorize their pool: the decoder learns which identifier belongs to which item.
 
-    memorize   an item's own vector    -> its identifier, for all items of the pool and of the train split
+    memorize   an item's own vector    -> its identifier, for all items of the union pool and of train
     retrieve   a train query's vector  -> the identifier of an item it asks for
 
-Unlike GENIUS, whose codes follow from an item's content, such a system has to learn every new pool.
-Searching is our beam search over the trie of the pool's identifiers, by the decoder's score alone.
+Unlike GENIUS, whose codes follow from an item's content, such a system has to learn every new item. A row's
+own pool is a part of the union pool: one training serves both settings. Searching is our beam search over the
+trie of the pool's identifiers, by the decoder's score alone.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from genius.data.base import Row
 from genius.errors import BadInput
+from genius.evaluate.baselines.schooling import Schooling
 from genius.evaluate.cache import key_of
 from genius.evaluate.encoding import Floats, Pool, Questions
 from genius.evaluate.examples import Examples
@@ -35,23 +37,7 @@ if TYPE_CHECKING:
 
 Name = Callable[[Floats, Sequence[str]], "Identifiers"]  # vectors and ids of items -> identifiers
 AT_ONCE = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Schooling:
-    """How such a decoder is built and trained; small enough for a CPU."""
-
-    steps: int = 3000
-    batch: int = 256
-    rate: float = 1e-3
-    layers: int = 3
-    width: int = 256
-    noise: float = (
-        0.4  # length of it, added to unit vectors while memorizing, so that near ones lead there too
-    )
-    memorize: float = 0.6  # share of a batch
-    beam: int = 50
-    seed: int = 0
+KEPT_EVERY = 500  # steps between checkpoints, from which a stopped training goes on
 
 
 class Memorizing:
@@ -73,35 +59,45 @@ class Memorizing:
         self._identify, self._examples, self._tasks, self._modality = identify, examples, tasks, modality
         self._schooling, self._device, self._folder = schooling, device, folder
         self._decoder: Decoder | None = None
+        self._identifiers: Identifiers | None = None
+        self._mark = ""
         self._segment: Segment | None = None
         self._rows: NDArray[np.int64] = np.zeros(0, np.int64)
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """How it was trained."""
-        return asdict(self._schooling)
+        """How it was trained, and on what."""
+        return asdict(self._schooling) | {"learned": self._examples().digest}
 
     def answers(self, row: Row) -> bool:
         """Rows of the tasks it is made for."""
         return row.task in self._tasks
 
     def index(self, pool: Pool) -> None:
-        """Name all items of the right modality and train a decoder on their names."""
+        """Name all items of the right modality and train a decoder on their names.
+
+        A pool all of whose items were memorized before, as a part of the union pool, costs no training.
+        """
         self._rows = np.flatnonzero(pool.modality == self._modality)
         if not len(self._rows):
             raise BadInput(f"{self.name}: the pool has no item of the modality it searches")
         learned = self._examples()
+        place = {item: number for number, item in enumerate(learned.item_ids)}
         own = [pool.ids[row] for row in self._rows.tolist()]
-        known = set(own)
-        extra = [row for row, item in enumerate(learned.item_ids) if item not in known]
-        vectors = np.concatenate([pool.phi[self._rows], learned.items[extra]])
-        names = own + [learned.item_ids[row] for row in extra]
-        identifiers = self._identify(vectors, names)
-        place = {item: number for number, item in enumerate(names)}
-        targets = np.array([place[learned.item_ids[item]] for item in learned.pairs[:, 1]])
-        mark = key_of(pool.digest.encode(), learned.digest.encode(), self.name.encode()).hex()
-        self._decoder = self._learn(vectors, identifiers, learned.queries[learned.pairs[:, 0]], targets, mark)
-        self._segment = Segment(Trie.build(identifiers.codes[: len(own)], identifiers.sizes))
+        new = [number for number, item in enumerate(own) if item not in place]
+        place |= {own[number]: len(learned.item_ids) + n for n, number in enumerate(new)}
+        mark = key_of(
+            learned.digest.encode(), *(own[n].encode(errors="surrogatepass") for n in new),
+            pool.digest.encode() if new else b"", f"{self.name} {self._schooling}".encode(),
+        ).hex()  # fmt: skip
+        if mark != self._mark or self._identifiers is None:
+            vectors = np.concatenate([learned.items, pool.phi[self._rows[new]]])
+            self._identifiers = self._identify(vectors, list(place))
+            asked, wanted = learned.pairs.T
+            self._decoder = self._learn(vectors, self._identifiers, learned.queries[asked], wanted, mark)
+            self._mark = mark
+        codes = self._identifiers.codes[[place[item] for item in own]]
+        self._segment = Segment(Trie.build(codes, self._identifiers.sizes))
 
     def search(self, questions: Questions, k: int) -> Found:
         """The items whose identifiers the decoder finds most likely."""
@@ -171,7 +167,7 @@ class Memorizing:
             target = codes[torch.cat([rows, wanted[pairs]])]
             return {"loss": level_losses(decoder(torch.cat([seen, asked[pairs]]), target), target).mean()}
 
-        schedule = Plan(plan.steps, plan.batch, plan.rate, warmup=plan.steps // 20, check_every=plan.steps)
+        schedule = Plan(plan.steps, plan.batch, plan.rate, warmup=plan.steps // 20, check_every=KEPT_EVERY)
         with tempfile.TemporaryDirectory() as scratch:
             kept = Path(scratch) if self._folder is None else self._folder / mark
             kept.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,104 @@
+"""Ablations as a table and in words: our effects beside the paper's, in order, and where the two disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from genius.evaluate.ablations import SYSTEMS
+from genius.evaluate.tables import Table
+
+Outcome = Mapping[str, Any]
+
+
+def ablation_table(outcome: Outcome) -> Table:
+    """The base, then each variant, the most harmful first: mean hit rate and difference of each system."""
+    header = [
+        "variant",
+        "after",
+        *(f"{system}{what}" for system in SYSTEMS for what in (" %", ", difference")),
+        "paper, difference",
+    ]
+    base = [
+        cell
+        for system in SYSTEMS
+        for cell in (f"{100 * outcome['base'][system]['mean']:.1f}", _between(outcome["base"][system]))
+    ]
+    lines = [["base", outcome["recipe"]["name"], *base, ""]]
+    for variant in sorted(outcome["variants"], key=_harm):
+        cells: list[str] = []
+        for system in SYSTEMS:
+            effect = variant.get("effects", {}).get(system)
+            cells += (
+                ["stopped", ""] if effect is None else [f"{100 * effect['mean']:.1f}", _difference(effect)]
+            )
+        known = variant["paper"]
+        lines.append([variant["name"], variant["table"], *cells, "" if known is None else f"{known:+.1f}"])
+    return Table(
+        f"Ablations, {outcome['setting']} pool, {outcome['split']} split", header, lines, _notes(outcome)
+    )
+
+
+def agreement(outcome: Outcome, system: str = SYSTEMS[0]) -> list[str]:
+    """Sentences on how our effects and the paper's go together: signs, order, and who disagrees."""
+    both = [v for v in outcome["variants"] if v["paper"] is not None and "effects" in v]
+    stopped = [v for v in outcome["variants"] if "stopped" in v]
+    found = []
+    if len(both) >= 3:
+        ours = [v["effects"][system]["difference"] for v in both]
+        theirs = [v["paper"] for v in both]
+        found.append(
+            f"rank correlation of our effects on {system} with the paper's over {len(both)} variants: "
+            f"{_rank_correlation(ours, theirs):+.2f} (1: the same order)"
+        )
+    sides: dict[str, list[str]] = {"agree": [], "open": [], "disagree": []}
+    for variant in both:
+        effect = variant["effects"][system]
+        clear = effect["verdict"] != "even"
+        same = (effect["difference"] < 0) == (variant["paper"] < 0)
+        sides["open" if not clear else "agree" if same else "disagree"].append(
+            f"{variant['name']} ({100 * effect['difference']:+.1f}; paper {variant['paper']:+.1f})"
+        )
+    says = {
+        "agree": "as in the paper",
+        "disagree": "the other way than in the paper",
+        "open": "no clear effect here",
+    }
+    found += [f"{says[side]}: {', '.join(names)}" for side, names in sides.items() if names]
+    found += [f"{v['name']}: training stopped by itself ({v['stopped']})" for v in stopped]
+    return found
+
+
+def _notes(outcome: Outcome) -> list[str]:
+    notes = [
+        "differences to the base are paired over queries, with 95 % intervals; the paper's are means of five "
+        "columns on M-BEIR, for the same change",
+    ]
+    if outcome["seeds"] > 1:
+        notes.append(f"means of {outcome['seeds']} seeds")
+    if outcome["limit"]:
+        notes.append(f"at most {outcome['limit']} queries of each row")
+    return notes
+
+
+def _difference(effect: Mapping[str, Any]) -> str:
+    low, high = effect["interval"]
+    return f"{100 * effect['difference']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+
+
+def _between(mean: Mapping[str, Any]) -> str:
+    low, high = mean["interval"]
+    return f"[{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def _harm(variant: Mapping[str, Any]) -> float:
+    """For the order: a variant that could not be trained comes first, then the largest loss."""
+    return float(variant["effects"][SYSTEMS[0]]["difference"]) if "effects" in variant else -2.0
+
+
+def _rank_correlation(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Spearman's, without ties."""
+    one, other = (np.argsort(np.argsort(values)).astype(np.float64) for values in (ours, theirs))
+    return float(np.corrcoef(one, other)[0, 1])
