@@ -1,8 +1,7 @@
-"""The server beside the bare engine, in one run: throughput, latency, start-up; and a soak test.
+"""The server beside the bare engine, in one run: throughput, latency, start-up.
 
-    python benchmarks/server.py                          # benchmarks/results/server.json
+    python benchmarks/server.py                          # part `load` of benchmarks/results/server.json
     python benchmarks/server.py --seconds 3 --out -      # a quick look
-    python benchmarks/server.py --minutes 10 --out -     # fault 32: searches, adds and removes, bursts of 200
 
 All figures are ratios of two things measured in turns on the same machine, so that the load of others falls
 on both. The engine gets its queries in whole batches, in a process of its own: the most it can do. The server
@@ -21,18 +20,20 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
-from genius import Client, Item
+from genius import Client
 from genius.client import ServerError
 
 RESULTS = Path(__file__).parent / "results" / "server.json"
+PROGRAM = (sys.executable, "-c", "from genius.cli import main; main()")
 CLIENTS = 32
 BATCH = 32
+STARTS = 3
 THINGS = ("chair", "bird", "dress", "cup", "boat", "lamp", "dog", "street", "flower", "clock")
 LOOKS = ("red", "small", "wooden", "old", "shiny", "blue", "striped", "broken", "soft", "tall")
 
@@ -65,9 +66,8 @@ def phrase(chance: random.Random) -> str:
 class Server:
     """`genius serve` in a process of its own."""
 
-    def __init__(self, folder: Path) -> None:
-        self.began = time.perf_counter()
-        program = [sys.executable, "-c", "from genius.cli import main; main()"]
+    def __init__(self, folder: Path, program: Sequence[str] = PROGRAM) -> None:
+        began = time.perf_counter()
         self.process = subprocess.Popen(
             [*program, "serve", "--in", str(folder), "--port", "0", "--quiet", "--max-seconds", "120"],
             stderr=subprocess.PIPE,
@@ -76,7 +76,8 @@ class Server:
         assert self.process.stderr is not None
         line = self.process.stderr.readline()
         (self.url,) = re.findall(r"http://127\.0\.0\.1:\d+", line)
-        threading.Thread(target=self._read_on, daemon=True).start()
+        self._reader = threading.Thread(target=self._read_on, daemon=True)
+        self._reader.start()
         with Client(self.url) as client:
             while True:
                 try:
@@ -84,7 +85,7 @@ class Server:
                     break
                 except ServerError:
                     time.sleep(0.01)
-        self.start_s = time.perf_counter() - self.began
+        self.start_s = time.perf_counter() - began
 
     def _read_on(self) -> None:
         assert self.process.stderr is not None
@@ -98,6 +99,9 @@ class Server:
     def stop(self) -> None:
         self.process.terminate()
         self.process.wait(30)
+        self._reader.join()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
 
 
 class Bare:
@@ -174,7 +178,20 @@ def latencies(client: Client, rate: float, seconds: float) -> list[float]:
         return list(many.map(ask, asked))
 
 
+def starts(folder: Path) -> list[tuple[float, float]]:
+    """Seconds until the engine and until the server can answer, started in turns."""
+    took = []
+    for _ in range(STARTS + 1):
+        engine = Bare(folder)
+        engine.stop()
+        server = Server(folder)
+        server.stop()
+        took.append((engine.start_s, server.start_s))
+    return took[1:]  # the first one reads everything from disk
+
+
 def compare(folder: Path, seconds: float, rounds: int) -> dict[str, Any]:
+    started = starts(folder)
     engine, server = Bare(folder), Server(folder)
     try:
         with Client(server.url, timeout=120) as client:
@@ -187,11 +204,11 @@ def compare(folder: Path, seconds: float, rounds: int) -> dict[str, Any]:
                 for _ in range(rounds)
             ]
             batches = client._send("GET", "/metrics").decode()
+            alone = [latencies(client, 1e6, 0.0)[0] for _ in range(50)]
             took = latencies(client, median(theirs.per_s for _, theirs in pairs) / 2, 2 * seconds)
     finally:
         engine.stop()
         server.stop()
-    cuts = quantiles(took, n=100)
     count, total = (
         float(re.findall(rf"genius_search_batch_size_{part} (\S+)", batches)[0]) for part in ("count", "sum")
     )
@@ -202,11 +219,10 @@ def compare(folder: Path, seconds: float, rounds: int) -> dict[str, Any]:
         "engine_per_s": round(median(own.per_s for own, _ in pairs), 1),
         "server_per_s": round(median(theirs.per_s for _, theirs in pairs), 1),
         "mean_batch": round(total / count, 1),
-        "half_load_p99_by_p50": round(cuts[98] / cuts[49], 2),
+        "half_loadp99_by_p50": p99_by_p50(took),
         "half_load_searches": len(took),
-        "half_load_p50_ms": round(cuts[49] * 1000, 1),
-        "start_by_engine_start": round(server.start_s / engine.start_s, 2),
-        "start_s": round(server.start_s, 2),
+        "half_load_p50_by_one_search": round(median(took) / median(alone), 2),
+        "start_by_engine_start": _ratio([theirs / own for own, theirs in started]),
     }
 
 
@@ -214,86 +230,19 @@ def _ratio(rounds: list[float]) -> dict[str, float]:
     return {"median": round(median(rounds), 3), "least": round(min(rounds), 3), "most": round(max(rounds), 3)}
 
 
-# --- soak -------------------------------------------------------------------------------------------------
+def p99_by_p50(took: list[float]) -> float:
+    cuts = quantiles(took, n=100)
+    return round(cuts[98] / cuts[49], 2)
 
 
-def soak(folder: Path, minutes: float) -> dict[str, Any]:
-    """Searches, changes and bursts at once; every answer is held against the state that it says it is of."""
-    server = Server(folder)
-    client = Client(server.url, timeout=120)
-    stop = threading.Event()
-    seen: list[tuple[int, frozenset[str]]] = []
-    counts = {"answers": 0, "wrong": 0, "refused": 0, "changes": 0}
-    states: dict[int, frozenset[str]] = {}
-    memory: list[float] = []
-
-    def search() -> None:
-        body = {"text": phrase(random.Random(3)), "want": "text", "limit": 200, "beam": 500}
-        while not stop.is_set():
-            _told(counts, lambda: seen.append(_state(client._json("POST", "/v1/search", body))))
-
-    def burst() -> None:
-        while not stop.wait(15):
-            with ThreadPoolExecutor(200) as many:
-                for one in [many.submit(client.search, phrase(random.Random(n))) for n in range(200)]:
-                    _told(counts, one.result)
-
-    threads = [threading.Thread(target=work) for work in (*[search] * 4, burst)]
-    ids = {hit.id for hit in client.search("a", k=200, want="text")}
-    states[client.stats()["changes"]] = frozenset(ids)
-    for thread in threads:
-        thread.start()
-    chance, end, began = random.Random(4), time.monotonic() + 60 * minutes, time.monotonic()
-    try:
-        while time.monotonic() < end:
-            id = f"soak-{chance.randrange(60)}"
-            if id in ids:
-                client.remove([id])
-                ids.discard(id)
-            else:
-                client.add([Item(id, text=phrase(chance))])
-                ids.add(id)
-            states[client.stats()["changes"]] = frozenset(ids)
-            counts["changes"] += 1
-            if time.monotonic() - began > 5 * len(memory):
-                memory.append(server.memory_mb())
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-        client.close()
-        server.stop()
-    counts["answers"] = len(seen)
-    counts["wrong"] = sum(states.get(change) != found for change, found in seen)
-    third = max(1, len(memory) // 3)
-    growth = median(memory[-third:]) / median(memory[third : 2 * third] or memory)
-    return {"minutes": minutes, **counts, "states": len(states), "memory_growth": round(growth, 3)}
-
-
-def _state(answer: Any) -> tuple[int, frozenset[str]]:
-    return answer["changes"], frozenset(hit["id"] for hit in answer["hits"])
-
-
-def _told(counts: dict[str, int], work: Callable[[], Any]) -> None:
-    """Do something that the server may refuse for now; anything else it says is an error."""
-    try:
-        work()
-    except ServerError as error:
-        if error.status not in (429, 503):
-            raise
-        counts["refused"] += 1
-        time.sleep(0.2)
-
-
-def fill(folder: Path, model: str, items: int) -> None:
+def fill(folder: Path, items: int, program: Sequence[str] = PROGRAM, *options: str) -> None:
     """Make the index, in a process of its own, so that this one stays small and quick."""
     lines = "".join(
         json.dumps({"id": f"n-{n}", "text": phrase(random.Random(n))}) + "\n" for n in range(items)
     )
     source = folder.parent / "items.jsonl"
     source.write_text(lines)
-    program = [sys.executable, "-c", "from genius.cli import main; main()"]
-    command = [*program, "index", str(source), "--to", str(folder), "--model", model]
+    command = [*program, "index", str(source), "--to", str(folder), *options]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
@@ -305,7 +254,6 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--minutes", type=float, default=0.0, help="run the soak test, for so long")
     parser.add_argument("--out", default=str(RESULTS))
     parser.add_argument("--bare", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -315,20 +263,19 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as folder:
         index = Path(folder) / "index"
-        fill(index, given.model, 40 if given.minutes else given.items)
-        found = soak(index, given.minutes) if given.minutes else compare(index, given.seconds, given.rounds)
-    result = {
-        "command": "python benchmarks/server.py",
-        "model": given.model,
-        "cores": os.cpu_count(),
-        **found,
-    }
-    text = json.dumps(result, indent=2)
-    print(text)
-    if given.out != "-":
-        Path(given.out).write_text(text + "\n")
-    if found.get("wrong"):
-        raise SystemExit("some answers match no committed state")
+        fill(index, given.items, PROGRAM, "--model", given.model)
+        found = compare(index, given.seconds, given.rounds)
+    facts = {"command": "python benchmarks/server.py", "model": given.model, "cores": os.cpu_count()}
+    save(given.out, "load", {**facts, **found})
+
+
+def save(out: str, part: str, result: dict[str, Any]) -> None:
+    """Print the result, and make it the part of that name of a file."""
+    print(json.dumps(result, indent=2))
+    if out != "-":
+        file = Path(out)
+        before = json.loads(file.read_text()) if file.is_file() else {}
+        file.write_text(json.dumps({**before, part: result}, indent=2) + "\n")
 
 
 if __name__ == "__main__":
