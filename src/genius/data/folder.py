@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from genius.data.images import SUFFIXES
 from genius.data.report import Report, printable
@@ -14,6 +15,7 @@ from genius.errors import BadInput
 from genius.types import Item
 
 TEXT_SUFFIX = ".txt"
+Place = Any  # a Path, or for all of the arguments a RemotePath
 
 
 def read_folder(
@@ -74,7 +76,7 @@ def _walk(root: Path, exclude: Sequence[str], report: Report) -> Iterator[tuple[
         yield folder, files
 
 
-def read_files(root: Path, folder: Path, files: Sequence[str], report: Report) -> Iterator[Item]:
+def read_files(root: Place, folder: Place, files: Sequence[str], report: Report) -> Iterator[Item]:
     """The items that the image and text `files` of one folder make; ids are paths below `root`."""
     texts: dict[str, str] = {}  # name without suffix -> file
     for name in files:
@@ -95,12 +97,13 @@ def read_files(root: Path, folder: Path, files: Sequence[str], report: Report) -
                 yield _item(root, folder / name, None, text)
 
 
-def _item(root: Path, file: Path, image: Path | None, text: UserText) -> Item:
+def _item(root: Place, file: Place, image: Place | None, text: UserText) -> Item:
     meta = {"text_flags": list(text.flags)} if text.flags else {}
-    return Item(item_id(str(file.relative_to(root))), image, text.text or None, meta)
+    shown = image if image is None or isinstance(image, Path) else str(image)
+    return Item(item_id(str(file.relative_to(root))), shown, text.text or None, meta)
 
 
-def _text(file: Path, report: Report) -> UserText:
+def _text(file: Place, report: Report) -> UserText:
     """The text in `file`; an unreadable or empty one is reported and "", an image beside it stands alone."""
     try:
         text = read_text(file)

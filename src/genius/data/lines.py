@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from genius.data.report import printable
 from genius.errors import BadData
 
+if TYPE_CHECKING:
+    from genius.data.remote import RemotePath
+
 MAX_LINE = 16 * 2**20  # bytes
 
 
-def numbered_lines(file: Path, max_bytes: int = MAX_LINE) -> Iterator[tuple[int, bytes | None]]:
+def numbered_lines(file: Path | RemotePath, max_bytes: int = MAX_LINE) -> Iterator[tuple[int, bytes | None]]:
     """The lines of `file` that are not blank, numbered from 1; one longer than `max_bytes` comes as None."""
     try:
         with file.open("rb") as stream:

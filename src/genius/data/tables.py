@@ -1,4 +1,4 @@
-"""Items from JSONL and CSV files, and from whatever a path holds.
+"""Items from JSONL and CSV files, and from whatever a path or a URI holds.
 
 Fields: `id` (else the image path as written), `image` or `path`, `text`; `meta` and all others go to the
 item's meta. Image paths are relative to the file. A bad line is skipped, counted and named `file:line`.
@@ -15,7 +15,10 @@ from typing import Any
 from genius.data.folder import TEXT_SUFFIX, item_id, read_files, read_folder
 from genius.data.images import SUFFIXES
 from genius.data.lines import json_object, numbered_lines
+from genius.data.parquet import read_parquet
+from genius.data.remote import RemotePath, is_uri, location
 from genius.data.report import Report, is_printable, printable
+from genius.data.tars import read_tar
 from genius.data.texts import UserText, clean_text
 from genius.errors import BadData, BadInput
 from genius.types import Item
@@ -25,30 +28,47 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _FIELDS = frozenset(("id", "image", "path", "text", "meta"))
 
 
-def read_items(path: str | Path, exclude: Sequence[str] = (), report: Report | None = None) -> Iterator[Item]:
-    """The items in a folder, a JSONL, CSV or TSV file, or a single image or text file."""
-    path = Path(path)
-    suffix = path.suffix.lower()
+def read_items(
+    path: str | Path | RemotePath, exclude: Sequence[str] = (), report: Report | None = None
+) -> Iterator[Item]:
+    """The items in a folder, a JSONL, CSV, TSV or Parquet file, a tar shard, or a single image or text file.
+
+    `path` may be a URI: see `genius.data.remote`.
+    """
+    place = location(path) if isinstance(path, str) else path
+    suffix = place.suffix.lower()
     report = Report() if report is None else report
-    if path.is_dir():
-        return read_folder(path, exclude, report)
-    if not _is_file(path):
-        raise BadInput(f"no folder or file at {printable(path)}")
+    if isinstance(place, RemotePath):
+        if place.is_dir():
+            return _read_remote_folder(place, exclude, report)
+    elif place.is_dir():
+        return read_folder(place, exclude, report)
+    elif not _is_file(place):
+        raise BadInput(f"no folder or file at {printable(place)}")
     if suffix in JSON_SUFFIXES:
-        return read_jsonl(path, report)
+        return read_jsonl(place, report)
     if suffix in DELIMITERS:
-        return read_csv(path, report)
+        return read_csv(place, report)
+    if suffix == ".parquet":
+        return read_parquet(place, report)
+    if suffix == ".tar":
+        return read_tar(place, report)
     if suffix in SUFFIXES or suffix == TEXT_SUFFIX:
-        return read_files(path.parent, path.parent, [path.name], report)
-    known = ", ".join((*JSON_SUFFIXES, *DELIMITERS, TEXT_SUFFIX, *sorted(SUFFIXES)))
-    raise BadInput(f"cannot tell what {printable(path)} holds: give a folder or a file ending in {known}")
+        return read_files(place.parent, place.parent, [place.name], report)
+    known = ", ".join((*JSON_SUFFIXES, *DELIMITERS, ".parquet", ".tar", TEXT_SUFFIX, *sorted(SUFFIXES)))
+    raise BadInput(f"cannot tell what {printable(place)} holds: give a folder or a file ending in {known}")
 
 
-def read_jsonl(file: Path, report: Report) -> Iterator[Item]:
+def _read_remote_folder(root: RemotePath, exclude: Sequence[str], report: Report) -> Iterator[Item]:
+    for folder, files in root.files(exclude):
+        yield from read_files(root, folder, files, report)
+
+
+def read_jsonl(file: Path | RemotePath, report: Report) -> Iterator[Item]:
     """The items in `file`, one JSON object a line."""
     for number, line in numbered_lines(file):
         try:
-            item = _item(json_object(line), file.parent)
+            item = item_of(json_object(line), file.parent)
         except (ValueError, BadInput) as error:
             report.skip(f"{file}:{number}", error)
             continue
@@ -56,7 +76,7 @@ def read_jsonl(file: Path, report: Report) -> Iterator[Item]:
         yield item
 
 
-def read_csv(file: Path, report: Report) -> Iterator[Item]:
+def read_csv(file: Path | RemotePath, report: Report) -> Iterator[Item]:
     """The items in `file`, whose first line names the columns; an empty cell is an absent value."""
     try:
         # undecodable bytes become surrogates: right in paths, reported and replaced in texts
@@ -65,7 +85,7 @@ def read_csv(file: Path, report: Report) -> Iterator[Item]:
             columns = _columns(reader, file)
             for number, cells in _rows(reader, file, report):
                 try:
-                    item = _item(_fields(columns, cells), file.parent)
+                    item = item_of(_fields(columns, cells), file.parent)
                 except (ValueError, BadInput) as error:
                     report.skip(f"{file}:{number}", error)
                     continue
@@ -75,7 +95,7 @@ def read_csv(file: Path, report: Report) -> Iterator[Item]:
         raise BadData(f"{printable(file)}: cannot be read ({error.strerror})") from None
 
 
-def _columns(reader: Any, file: Path) -> list[str]:
+def _columns(reader: Any, file: Path | RemotePath) -> list[str]:
     try:
         names = [name.strip() for name in next(reader, [])]
     except csv.Error as error:
@@ -88,7 +108,7 @@ def _columns(reader: Any, file: Path) -> list[str]:
     return columns
 
 
-def _rows(reader: Any, file: Path, report: Report) -> Iterator[tuple[int, list[str]]]:
+def _rows(reader: Any, file: Path | RemotePath, report: Report) -> Iterator[tuple[int, list[str]]]:
     while True:
         try:
             cells = next(reader)
@@ -110,15 +130,24 @@ def _fields(columns: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:
     return fields
 
 
-def _item(fields: Mapping[str, Any], folder: Path) -> Item:
-    """The item that `fields` describe; raises ValueError or BadInput with the reason if there is none."""
+def item_of(
+    fields: Mapping[str, Any], folder: Path | RemotePath, data: bytes | None = None, name: str | None = None
+) -> Item:
+    """The item that `fields` describe; raises ValueError or BadInput with the reason if there is none.
+
+    Image paths start from `folder`; `data` are the bytes of an image that lies within, and `name` is the id
+    where the fields have none.
+    """
     image, text = _string(fields, "image") or _string(fields, "path"), _string(fields, "text")
     cleaned = clean_text(text) if text else UserText("")
-    if not image and not cleaned.text:
+    if not image and data is None and not cleaned.text:
         raise ValueError("neither image nor text" if text is None else "empty text and no image")
-    path = folder / image if image else None
-    if path and not _is_file(path):
-        raise ValueError(f"no image at {path}")
+    shown: str | Path | bytes | None = data
+    if data is None and image:
+        path = location(image) if is_uri(image) else folder / image
+        if not _is_file(path):
+            raise ValueError(f"no image at {path}")
+        shown = path if isinstance(path, Path) else str(path)
     meta = fields.get("meta") or {}
     if not isinstance(meta, dict):
         raise ValueError("meta: a JSON object is expected")  # noqa: TRY004
@@ -127,13 +156,13 @@ def _item(fields: Mapping[str, Any], folder: Path) -> Item:
         raise ValueError("a field has broken Unicode")
     if cleaned.flags:
         meta["text_flags"] = list(cleaned.flags)
-    return Item(_id(fields, image), path, cleaned.text or None, meta)
+    return Item(_id(fields, image, name), shown, cleaned.text or None, meta)
 
 
-def _id(fields: Mapping[str, Any], image: str | None) -> str:
+def _id(fields: Mapping[str, Any], image: str | None, name: str | None) -> str:
     given = fields.get("id")
-    if given is None and image:
-        return item_id(image)
+    if given is None and (image or name):
+        return item_id(image or name or "")
     if isinstance(given, int) and not isinstance(given, bool):
         return str(given)
     if not isinstance(given, str) or not given.strip():
@@ -150,7 +179,7 @@ def _string(fields: Mapping[str, Any], name: str) -> str | None:
     return value
 
 
-def _is_file(path: Path) -> bool:
+def _is_file(path: Path | RemotePath) -> bool:
     try:
         return path.is_file()
     except (OSError, ValueError):  # a name too long, a folder closed to us

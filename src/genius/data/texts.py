@@ -5,9 +5,12 @@ from __future__ import annotations
 import codecs
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from genius.errors import BadInput
+
+if TYPE_CHECKING:
+    from genius.data.remote import RemotePath
 
 MAX_CHARS = 20_000  # far beyond what any text tower reads
 _BYTES_PER_CHAR = 4  # at most, in UTF-8 and UTF-16
@@ -35,7 +38,7 @@ def clean_text(text: str, max_chars: int = MAX_CHARS) -> UserText:
     return UserText(mended.strip(), tuple(flags))
 
 
-def read_text(file: Path, max_chars: int = MAX_CHARS) -> UserText:
+def read_text(file: Path | RemotePath, max_chars: int = MAX_CHARS) -> UserText:
     """The clean text in `file` (UTF-8, or UTF-16 with its mark); never reads more of it than can be used.
 
     Raises BadInput if it cannot be read or is no text.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
 
+from genius.data.remote import fetched
 from genius.data.report import Report
 from genius.errors import BadInput
 from genius.pool.intake import Ready, receive
@@ -36,6 +37,27 @@ class Added:
         """Items dealt with so far."""
         return self.added + self.updated + self.unchanged + self.repeated + self.report.skipped
 
+    def count(self, batch: Prepared) -> None:
+        """Take a batch into account that was committed."""
+        self.added += len(batch.records) - batch.updated
+        self.updated += batch.updated + sum(not change.only_stamp for change in batch.amended)
+        self.unchanged += batch.unchanged
+        self.repeated += batch.repeated
+        for name, reason in batch.skipped:
+            self.report.skip(name, reason)
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A batch of items that was read and encoded: what is to be committed, and what became of the rest."""
+
+    records: list[Record] = field(default_factory=list)
+    amended: list[Amendment] = field(default_factory=list)
+    updated: int = 0  # records in the place of older ones
+    unchanged: int = 0
+    repeated: int = 0
+    skipped: list[tuple[str, str]] = field(default_factory=list)  # ids and reasons
+
 
 def add_items(
     index: Index,
@@ -53,58 +75,72 @@ def add_items(
     """
     result = Added(report=Report() if report is None else report)
     with index.writing(), ThreadPoolExecutor(READERS) as readers:
-        for batch in _batches(items):
-            last = {item.id: item for item in batch}
-            result.repeated += len(batch) - len(last)
-            known = index.truth.known([id for id in last if isinstance(id, str)])
-            received = readers.map(lambda item, known=known: _receive(item, known, source), last.values())
-            ready, amended = _sort(received, result)
-            records = _encode(model, ready, index.dim is not None, result)
-            if records or amended:
-                index.add(records, amended)
-            updated = sum(record.id in known for record in records)
-            result.added += len(records) - updated
-            result.updated += updated + sum(not change.only_stamp for change in amended)
+        for batch in batches(items):
+            known = index.truth.known([item.id for item in batch if isinstance(item.id, str)])
+            ready = prepare(model, batch, known, readers, source=source, vectors=index.dim is not None)
+            if ready.records or ready.amended:
+                index.add(ready.records, ready.amended)
+            result.count(ready)
             if progress is not None:
                 progress(result)
     return result
 
 
-def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:
+def batches(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """The items as they are encoded and committed together: an item's vector may depend, in its last bit, on
+    the others of its batch, so whoever wants equal vectors needs equal batches."""
     source = iter(items)
     while batch := list(islice(source, BATCH)):
         yield batch
 
 
+def prepare(
+    model: PoolModel,
+    batch: Sequence[Item],
+    known: Mapping[str, Known],
+    readers: Executor,
+    *,
+    source: str | None,
+    vectors: bool,
+) -> Prepared:
+    """One batch read and encoded; `known` is what is stored of its items, and nothing is written."""
+    last = {item.id: item for item in batch}
+    result = Prepared(repeated=len(batch) - len(last))
+    received = readers.map(lambda item: _receive(item, known, source), last.values())
+    ready = _sort(received, result)
+    result.records = _encode(model, ready, vectors, result)
+    result.updated = sum(record.id in known for record in result.records)
+    return result
+
+
 def _receive(
-    item: Item, known: dict[str, Known], source: str | None
+    item: Item, known: Mapping[str, Known], source: str | None
 ) -> tuple[Item, Ready | Amendment | BadInput | None]:
     try:
-        return item, receive(item, known.get(item.id), source)
+        return item, receive(fetched(item), known.get(item.id), source)
     except BadInput as error:
         return item, error
 
 
 def _sort(
-    received: Iterable[tuple[Item, Ready | Amendment | BadInput | None]], result: Added
-) -> tuple[list[Ready], list[Amendment]]:
-    """What has to be encoded and what only amended; the rest is counted."""
+    received: Iterable[tuple[Item, Ready | Amendment | BadInput | None]], result: Prepared
+) -> list[Ready]:
+    """What has to be encoded; the rest goes to the result."""
     ready: list[Ready] = []
-    amended: list[Amendment] = []
     for item, outcome in received:
         if isinstance(outcome, Ready):
             ready.append(outcome)
         elif isinstance(outcome, Amendment):
-            amended.append(outcome)
+            result.amended.append(outcome)
             result.unchanged += outcome.only_stamp
         elif outcome is None:
             result.unchanged += 1
         else:
-            result.report.skip(item.id, outcome)
-    return ready, amended
+            result.skipped.append((str(item.id), str(outcome)))
+    return ready
 
 
-def _encode(model: PoolModel, ready: Sequence[Ready], vectors: bool, result: Added) -> list[Record]:
+def _encode(model: PoolModel, ready: Sequence[Ready], vectors: bool, result: Prepared) -> list[Record]:
     """Records of the items that can be encoded; if a batch fails, each is tried alone."""
     if not ready:
         return []
@@ -112,7 +148,7 @@ def _encode(model: PoolModel, ready: Sequence[Ready], vectors: bool, result: Add
         return _records(model, ready, vectors)
     except (BadInput, ValueError, RuntimeError) as error:
         if len(ready) == 1:
-            result.report.skip(ready[0].id, f"cannot be encoded: {error}")
+            result.skipped.append((ready[0].id, f"cannot be encoded: {error}"))
             return []
     return [record for one in ready for record in _encode(model, [one], vectors, result)]
 

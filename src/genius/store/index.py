@@ -136,12 +136,18 @@ class Index:
 
     def add(self, records: Sequence[Record], amended: Sequence[Amendment] = ()) -> None:
         """Add or replace items by id (the last of equal ids wins); on disk and searchable when it returns."""
-        for record in records:
-            self._check(record)
+        self.add_batches([(records, amended)])
+
+    def add_batches(self, batches: Sequence[tuple[Sequence[Record], Sequence[Amendment]]]) -> None:
+        """As `add` for one batch after the other, but all of them in one transaction."""
+        for records, _ in batches:
+            for record in records:
+                self._check(record)
         with self.writing(), self.truth.writing():
-            self.truth.upsert(records)
-            for change in amended:
-                self.truth.amend(change)
+            for records, amended in batches:
+                self.truth.upsert(records)
+                for change in amended:
+                    self.truth.amend(change)
 
     def remove(self, ids: Sequence[str]) -> int:
         """Take items out by id; how many there were. Unknown ids count for nothing."""

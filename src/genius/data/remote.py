@@ -1,0 +1,187 @@
+"""Files behind URIs, such as s3://bucket/items.jsonl: pyarrow's file systems, else what fsspec knows.
+
+A `RemotePath` has as much of a `Path` as the readers need. Pages of the web are never fetched.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Any
+
+from genius.data.images import MAX_BYTES
+from genius.data.report import printable
+from genius.errors import BadImage, BadInput, MissingExtra
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from genius.types import Item
+
+SCHEMES = ("s3", "gs", "gcs", "az", "abfs", "abfss", "hdfs", "local", "memory")
+_URI = re.compile(r"([a-z][a-z0-9]*)://")
+INSTALL = 'pip install "genius-search[cluster]"'
+
+
+def is_uri(name: object) -> bool:
+    """Whether `name` is a string that names a file in an object store."""
+    found = _URI.match(name) if isinstance(name, str) else None
+    return found is not None and found[1] in SCHEMES
+
+
+def location(name: str | Path) -> Path | RemotePath:
+    """The place that `name` names: a path of this machine (also as file://…), or one behind a URI."""
+    if isinstance(name, Path):
+        return name
+    if name.startswith("file://"):
+        return Path(name.removeprefix("file://"))
+    if is_uri(name):
+        return RemotePath(name)
+    if _URI.match(name):
+        raise BadInput(f"cannot read {printable(name)}: give a path, or a URI of {', '.join(SCHEMES)}")
+    return Path(name)
+
+
+def expanded(name: str) -> list[str]:
+    """The places that `name` means: with a `*` in the last part of a URI, all files that match it."""
+    if not is_uri(name) or "*" not in name:
+        return [name]
+    folder, pattern = RemotePath(name).parent, RemotePath(name).name
+    here = next((names for place, names in folder.files() if place == folder), [])
+    found = [str(folder / file) for file in here if fnmatchcase(file, pattern)]
+    if not found:
+        raise BadInput(f"nothing matches {printable(name)}: check the spelling")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePath:
+    """A file or folder behind a URI."""
+
+    uri: str
+
+    def __str__(self) -> str:
+        return self.uri
+
+    def __truediv__(self, name: str) -> RemotePath:
+        if is_uri(name):
+            return RemotePath(name)
+        scheme, _, rest = self.uri.partition("://")
+        return RemotePath(
+            f"{scheme}:/{name}" if name.startswith("/") else f"{scheme}://{rest.rstrip('/')}/{name}"
+        )
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        return PurePosixPath(self.uri).name
+
+    @property
+    def suffix(self) -> str:
+        """What the name ends in, with its dot."""
+        return PurePosixPath(self.uri).suffix
+
+    @property
+    def parent(self) -> RemotePath:
+        """The folder it is in."""
+        return RemotePath(self.uri.rstrip("/").rpartition("/")[0])
+
+    def relative_to(self, root: RemotePath) -> str:
+        """The way here from `root`."""
+        return self.uri.removeprefix(root.uri.rstrip("/") + "/")
+
+    def is_file(self) -> bool:
+        """True: whether it is there is seen when it is read, which saves a request."""
+        return True
+
+    def is_dir(self) -> bool:
+        """Whether it is a folder; raises BadInput if nothing is there."""
+        from pyarrow.fs import FileType
+
+        files, path = self.place()
+        with _storage_errors(self.uri):
+            kind = files.get_file_info(path).type
+        if kind == FileType.NotFound:
+            raise BadInput(f"no folder or file at {printable(self.uri)}: check the spelling")
+        return bool(kind == FileType.Directory)
+
+    def open(self, mode: str = "r", **text: Any) -> IO[Any]:
+        """The file, opened for reading; `mode` is r or rb, `text` as for `Path.open`."""
+        files, path = self.place()
+        with _storage_errors(self.uri):
+            stream = io.BufferedReader(files.open_input_file(path))  # which has lines
+        return stream if mode == "rb" else io.TextIOWrapper(stream, **text)
+
+    def files(self, exclude: Sequence[str] = ()) -> Iterator[tuple[RemotePath, list[str]]]:
+        """Each folder under this one with the names of its files, in the same order on every run."""
+        from pyarrow.fs import FileSelector, FileType
+
+        files, path = self.place()
+        with _storage_errors(self.uri):
+            found = files.get_file_info(FileSelector(path, recursive=True))
+        folders: dict[str, list[str]] = {}
+        for entry in found:
+            below = entry.path.removeprefix(path.rstrip("/") + "/")
+            parts = below.split("/")
+            hidden = any(part.startswith(".") for part in parts)
+            left_out = any(fnmatchcase(below, p) or any(fnmatchcase(x, p) for x in parts) for p in exclude)
+            if entry.type == FileType.File and not hidden and not left_out:
+                folders.setdefault("/".join(parts[:-1]), []).append(parts[-1])
+        for folder in sorted(folders):
+            yield (self / folder if folder else self), sorted(folders[folder])
+
+    def place(self) -> tuple[Any, str]:
+        """The file system of pyarrow that has it, and the path there."""
+        try:
+            from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
+            from pyarrow.lib import ArrowInvalid
+        except ModuleNotFoundError as error:
+            raise MissingExtra(f"reading {printable(self.uri)} needs {error.name}: {INSTALL}") from None
+        try:
+            with _storage_errors(self.uri):
+                files, path = FileSystem.from_uri(self.uri)
+                return files, path
+        except ArrowInvalid:  # a scheme that pyarrow does not know
+            from fsspec.core import url_to_fs
+
+            try:
+                own, path = url_to_fs(self.uri)
+            except (ImportError, ValueError) as error:
+                raise BadInput(f"cannot read {printable(self.uri)}: {printable(error)}") from None
+            return PyFileSystem(FSSpecHandler(own)), path
+
+
+class _storage_errors:  # noqa: N801 (used as a statement)
+    """Turns an OSError without a reason into one with it, so that readers can say why."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, OSError) and not error.strerror:
+            raise OSError(error.errno or 5, printable(error) or "no such file", self.uri) from None
+
+
+def fetched(item: Item) -> Item:
+    """The item with the bytes of its image, if that is behind a URI; the URI is kept in its meta.
+
+    Raises BadImage if it cannot be read.
+    """
+    if not is_uri(item.image):
+        return item
+    uri = str(item.image)
+    try:
+        with RemotePath(uri).open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise BadImage(f"{printable(uri)}: cannot be read: {error.strerror}") from None
+    if len(data) > MAX_BYTES:
+        raise BadImage(f"{printable(uri)}: more than {MAX_BYTES >> 20} MB")
+    return replace(item, image=data, meta={"uri": uri, **item.meta})
