@@ -14,14 +14,44 @@ IMAGE, TEXT, PAIR = Modality.IMAGE, Modality.TEXT, Modality.PAIR
 SIMILAR = arrays(np.float32, st.integers(0, 20), elements=st.floats(-1, 1, width=32))
 
 
-def test_a_shift_of_a_whole_modality_changes_next_to_nothing():
+def sample(mean: float, seed: int, size: int = 256) -> np.ndarray:
+    """Similarities of ordinary items: around a mean, with a deviation of 0.05."""
+    noise = np.random.default_rng(seed).standard_normal(size)
+    return (mean + 0.05 * noise).astype(np.float32)
+
+
+def test_a_gap_between_modalities_is_taken_off():
     """Texts are nearer to every text; what counts is who stands out among their own."""
-    noise = np.random.default_rng(0).standard_normal(256).astype(np.float32)
-    samples = {IMAGE: 0.2 + 0.05 * noise, TEXT: 0.6 + 0.05 * noise}
-    found = backgrounds(samples)
+    found = backgrounds({IMAGE: sample(0.2, 0), TEXT: sample(0.6, 1)})
     image = found[IMAGE].stands_out(np.array([0.4], np.float32))
-    text = found[TEXT].stands_out(np.array([0.75], np.float32))
-    assert image > text  # four deviations against three, though the raw score is lower
+    text = found[TEXT].stands_out(np.array([0.7], np.float32))
+    assert image > text  # four deviations against two, though the raw score is far lower
+    assert found[IMAGE].mean < 0.23 and found[TEXT].mean > 0.57  # almost all of the gap
+
+
+def test_without_a_gap_similarities_are_compared_as_they_are():
+    """A modality that is a little nearer as a whole may be where the answer lies: it is not held back."""
+    found = backgrounds({IMAGE: sample(0.60, 0), TEXT: sample(0.62, 1), PAIR: sample(0.61, 2)})
+    assert max(ground.mean for ground in found.values()) - min(g.mean for g in found.values()) < 0.005
+    image = found[IMAGE].stands_out(np.array([0.80], np.float32))
+    text = found[TEXT].stands_out(np.array([0.81], np.float32))
+    assert text > image
+
+
+@given(shift=st.floats(-0.5, 0.5), scale=st.floats(0.1, 2))
+def test_scores_do_not_depend_on_where_similarities_lie_or_how_far_apart(shift, scale):
+    samples = {IMAGE: sample(0.3, 0), TEXT: sample(0.5, 1)}
+    similar = np.array([0.9, 0.5], np.float32)
+    moved = backgrounds({m: scale * values + np.float32(shift) for m, values in samples.items()})
+    for modality, ground in backgrounds(samples).items():
+        there = moved[modality].stands_out(scale * similar + np.float32(shift))
+        np.testing.assert_allclose(there, ground.stands_out(similar), rtol=1e-3, atol=1e-3)
+
+
+def test_the_only_item_of_a_modality_can_stand_out():
+    found = backgrounds({IMAGE: sample(0.3, 0), TEXT: np.array([0.8], np.float32)})
+    alone = found[TEXT].stands_out(np.array([0.8], np.float32))
+    assert alone > found[IMAGE].stands_out(np.array([0.5], np.float32))
 
 
 @given(images=SIMILAR, texts=SIMILAR, found=SIMILAR)

@@ -120,12 +120,12 @@ def _fair(
     view: View, tables: Tables, several: Sequence[Asked], found: Sequence[Found], k: int
 ) -> list[Answer]:
     """One ranking by how far each answer stands out in its modality; that is the score, too."""
-    scores = []
-    for asked, own in zip(several, found, strict=True):
-        samples = {other: _similar(view, tables, asked, other) for other in _modalities(several)}
-        assert asked.ask.modality is not None
-        background = backgrounds(samples)[asked.ask.modality]
-        scores.append(background.stands_out(_similar_found(view, tables, asked, own)))
+    samples = {modality: _similar(view, tables, asked, modality) for modality, asked in _by_modality(several)}
+    ground = backgrounds(samples)
+    scores = [
+        ground[modality].stands_out(_similar_found(view, tables, asked, own))
+        for (modality, asked), own in zip(_by_modality(several), found, strict=True)
+    ]
     parts = [_plain(view, own) for own in found]
     return [
         parts[which][rank]._replace(score=float(scores[which][rank]))
@@ -133,8 +133,9 @@ def _fair(
     ]
 
 
-def _modalities(several: Sequence[Asked]) -> list[Modality]:
-    return [asked.ask.modality for asked in several if asked.ask.modality is not None]
+def _by_modality(several: Sequence[Asked]) -> list[tuple[Modality, Asked]]:
+    """The questions that compete, each with the modality it asks for."""
+    return [(asked.ask.modality, asked) for asked in several if asked.ask.modality is not None]
 
 
 def _similar(view: View, tables: Tables, asked: Asked, modality: Modality) -> Floats:

@@ -1,12 +1,15 @@
 """One ranking out of several, one per modality.
 
-Scores of different modalities cannot be compared: a text is nearer to every text than to any picture. So an
-answer counts by how far it stands out among ordinary items of its own modality, for this very query:
+Each modality is asked by a question of its own. A model that was trained on all of them together gives
+similarities that can be compared as they are; one that was not has a gap: to a text, every text is nearer
+than any picture. So an answer counts by how far it stands out from the background of its modality,
 
-    (similarity of the item - mean) / deviation of the similarities of a fixed sample of that modality
+    (similarity of the item - background) / deviation
 
-Small samples are drawn towards all modalities together, or the only text of a pool could never stand out.
-Within a modality the order of its own ranking stays.
+and the background is the mean similarity of a fixed sample of that modality, drawn towards the mean of all:
+it keeps only the share of its difference that the variance between the modalities has in all of the variance.
+A gap that is large beside what items of one modality differ by is taken off almost whole; a small one is left
+alone, as it may well say where the answer lies. Within a modality the order of its own ranking stays.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ FLOOR = 1e-3  # least deviation: items that are all alike do not stand out
 
 
 class Background(NamedTuple):
-    """Mean and deviation of what an ordinary item of a modality gets from a query."""
+    """What an ordinary item of a modality gets from its question, and by how much items of one differ."""
 
     mean: float
     deviation: float
@@ -36,19 +39,19 @@ class Background(NamedTuple):
 
 
 def backgrounds(samples: Mapping[Modality, Floats]) -> dict[Modality, Background]:
-    """The background of each modality, from the similarities of its sample with one query."""
-    every = np.concatenate(list(samples.values())) if samples else np.zeros(0, np.float32)
-    if not len(every):
+    """The background of each modality, from the similarities of its sample with its question."""
+    there = {modality: sample.astype(np.float64) for modality, sample in samples.items() if len(sample)}
+    if not there:
         return {}
-    overall, variance = float(every.mean()), float(every.var())
-    found = {}
-    for modality, sample in samples.items():
-        share = len(sample) / (len(sample) + PRIOR)
-        mean = share * float(sample.mean()) + (1 - share) * overall if len(sample) else overall
-        own = float(np.square(sample - mean).mean()) if len(sample) else variance
-        spread = share * own + (1 - share) * variance
-        found[modality] = Background(mean, max(float(np.sqrt(spread)), FLOOR))
-    return found
+    every = np.concatenate(list(there.values()))
+    overall = float(every.mean())
+    # a small sample says little about its modality
+    means = {m: (sample.sum() + PRIOR * overall) / (len(sample) + PRIOR) for m, sample in there.items()}
+    between = float(np.var(list(means.values())))
+    within = float(np.mean(np.concatenate([sample - means[m] for m, sample in there.items()]) ** 2))
+    share = between / (between + within) if between > 0 else 0.0
+    deviation = max(float(np.sqrt(within)), FLOOR)
+    return {m: Background(float(overall + share * (means[m] - overall)), deviation) for m in there}
 
 
 def merged(scores: Sequence[Floats], k: int) -> tuple[NDArray[Any], NDArray[Any]]:

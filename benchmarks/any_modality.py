@@ -1,0 +1,146 @@
+"""What `want=any` finds beside a search that is told the modality, and other ways to merge rankings.
+
+    python benchmarks/any_modality.py --data BENCH             # benchmarks/results/any_modality.json
+    python benchmarks/any_modality.py --data BENCH --gap 0.4   # as if other modalities lay 0.4 farther away
+
+Every query of the val split is asked of the universal pool as the engine asks it: one question for each
+modality with the default sentence. A query counts as answered if an item that is right for the same content,
+under whatever task, is among the first five of the merged ranking. Exact search on phi.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genius.data.base import LabelledQuery, open_dataset
+from genius.data.instructions import default_instruction
+from genius.evaluate.contents import read_items, read_queries
+from genius.evaluate.encoding import Encoding, Pool
+from genius.model import Model
+from genius.pool.fair import backgrounds, merged
+from genius.pool.view import SAMPLE
+from genius.types import Modality
+
+Floats = NDArray[np.float32]
+RESULTS = Path(__file__).parent / "results" / "any_modality.json"
+MODALITIES = tuple(Modality)
+TOP = 50
+AT = 5
+
+
+class Asked(NamedTuple):
+    """One query under the question for one modality."""
+
+    places: NDArray[np.int64]  # (TOP,) of the best items of the modality, best first
+    similar: Floats  # (TOP,)
+    sample: Floats  # similarities of ordinary items
+
+
+def ask(pool: Pool, modality: Modality, phi: Floats, farther: NDArray[np.bool_], gap: float) -> list[Asked]:
+    """The queries under the question for one modality; items are `gap` less similar to some of them."""
+    places = np.flatnonzero(pool.modality == MODALITIES.index(modality))
+    spread = np.linspace(0, len(places) - 1, min(SAMPLE, len(places))).astype(np.int64)
+    found = []
+    for row, far in zip(phi, farther, strict=True):
+        similar = pool.phi[places] @ row - np.float32(gap * far)
+        best = np.argsort(-similar, kind="stable")[:TOP]
+        found.append(Asked(places[best], similar[best], similar[spread]))
+    return found
+
+
+def by_background(several: Sequence[Asked]) -> list[Floats]:
+    """What the engine does."""
+    ground = backgrounds({m: one.sample for m, one in zip(MODALITIES, several, strict=True)})
+    return [ground[m].stands_out(one.similar) for m, one in zip(MODALITIES, several, strict=True)]
+
+
+def by_deviation(several: Sequence[Asked]) -> list[Floats]:
+    """Deviations from the mean of each modality by itself."""
+    return [(one.similar - one.sample.mean()) / one.sample.std() for one in several]
+
+
+WAYS = {
+    "background (genius)": by_background,
+    "similarity as it is": lambda several: [one.similar for one in several],
+    "deviations within each modality": by_deviation,
+    "in turns": lambda several: [-np.arange(len(one.similar), dtype=np.float32) for one in several],
+}
+
+
+def figures(
+    pool: Pool, queries: Sequence[LabelledQuery], asked: Sequence[Sequence[Asked]]
+) -> dict[str, dict[str, float]]:
+    """For each way, means over the rows of the benchmark."""
+    place = {name: number for number, name in enumerate(pool.ids)}
+    right: dict[Any, set[int]] = defaultdict(set)
+    for query in queries:
+        right[query.text, query.image] |= {place[name] for name in query.positives if name in place}
+    hits: dict[str, dict[Any, list[tuple[bool, bool]]]] = {name: defaultdict(list) for name in WAYS}
+    known: dict[Any, list[bool]] = defaultdict(list)
+    for query, several in zip(queries, asked, strict=True):
+        answers = right[query.text, query.image]
+        kinds = {int(pool.modality[one]) for one in answers}
+        best = several[MODALITIES.index(query.want)].places[:AT].tolist()
+        known[query.row].append(not answers.isdisjoint(best))
+        for name, way in WAYS.items():
+            which, rank = merged(way(several), AT)
+            first = [int(several[w].places[r]) for w, r in zip(which, rank, strict=True)]
+            hits[name][query.row].append((not answers.isdisjoint(first), int(which[0]) in kinds))
+    wanted = float(np.mean([np.mean(rows) for rows in known.values()]))
+    report = {"the modality is told": {"hit@5": round(wanted, 4)}}
+    for name, by_row in hits.items():
+        found, first = np.mean([np.mean(rows, axis=0) for rows in by_row.values()], axis=0)
+        report[name] = {
+            "hit@5": round(float(found), 4),
+            "share": round(float(found) / wanted, 4),
+            "first of a right modality": round(float(first), 4),
+        }
+    return report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--model", default="mini")
+    parser.add_argument("--gap", type=float, default=0.0)
+    parser.add_argument("--cache", type=Path, default=Path("runs/any-cache"))
+    parser.add_argument("--out", default=str(RESULTS))
+    given = parser.parse_args()
+    dataset = open_dataset("mbeir", given.data)
+    encoding = Encoding(Model.load(given.model), given.cache)
+    pool = encoding.pool(read_items(dataset.pool("val"), fuses=encoding.fuses))
+    rows = [list(dataset.queries("val", row)) for row in dataset.rows("val")]
+    queries = [query for row in rows for query in row]
+    asked = []
+    for modality in MODALITIES:
+        texts = [
+            read_queries(row, lambda q, m=modality: default_instruction(q.modality, m), fuses=encoding.fuses)
+            for row in rows
+        ]
+        phi = np.concatenate([encoding.questions(text).phi for text in texts])
+        asked.append(ask(pool, modality, phi, np.array([q.modality != modality for q in queries]), given.gap))
+    result = {
+        "command": "python benchmarks/any_modality.py --data BENCH",
+        "model": given.model,
+        "gap": given.gap,
+        "queries": len(queries),
+        "items": len(pool),
+        **figures(pool, queries, list(zip(*asked, strict=True))),
+    }
+    print(json.dumps(result, indent=2))
+    if given.out != "-":
+        Path(given.out).write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
