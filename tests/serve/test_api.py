@@ -85,6 +85,8 @@ def test_more_like_this_leaves_the_item_itself_out(client):
     assert found[0] == "cyan" and len(found) == 3
     found = ids(client.post("/v1/search", json={"like": "cyan", "want": "image", "limit": 30}))
     assert "cyan" not in found and len(found) == 9
+    hits = client.post("/v1/search", json={"like": "cyan", "want": "image", "limit": 4}).json()["hits"]
+    assert [hit["rank"] for hit in hits] == [1, 2, 3, 4]
     but = ids(client.post("/v1/search", json={"like": "white", "text": "red red red", "want": "text"}))
     assert but.index("t/red") < but.index("t/blue")
     assert client.post("/v1/search", json={"like": "nobody"}).status_code == 404

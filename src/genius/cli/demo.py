@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from genius.engine import Engine
     from genius.types import Hit, Item, Query
 
-PICTURES, NAMES = 500, 250  # how many pictures and how many names are indexed
+PICTURES, NAMES, PAIRS = 500, 250, 150  # how many pictures, names, and pictures with their names
 HAND, APPLE = "1f44b", "1f34e"  # waving hand, red apple: asked with, and found under other forms
 TONES = {
     "1f3fb": "light",
@@ -46,7 +46,10 @@ def demo(
     shutil.rmtree(to, ignore_errors=True)
     started = time.perf_counter()
     with Engine.create(to / "index") as engine:
-        console.print(f"\n[bold]1. Index[/] {PICTURES} pictures and {NAMES} names with the embedded model")
+        console.print(
+            f"\n[bold]1. Index[/] {PICTURES} pictures, {NAMES} names and {PAIRS} pictures with their names, "
+            "with the embedded model"
+        )
         added = engine.add(collection(pictures))
         engine.compact()
         took = time.perf_counter() - started
@@ -88,17 +91,22 @@ def _name(part: str) -> str:
 
 
 def collection(pictures: Path) -> Iterator[Item]:
-    """Pictures spread evenly over the set, those the questions are about, and names of others as texts."""
+    """Pictures spread evenly over the set with those the questions are about, names, and pairs of others."""
     from genius.types import Item
 
-    flags = ("1f1e", "1f1f", "e00")  # their names are letters
+    flags = ("1f1e", "1f1f", "1f3f4-e00", "e00")  # their names are letters
     stems = sorted(path.stem for path in pictures.glob("*.png") if not path.stem.startswith(flags))
     asked = [stem for stem in stems if stem.split("-")[0] in (HAND, APPLE)]
     spread = stems[:: max(1, len(stems) // PICTURES)]
-    for stem in list(dict.fromkeys(asked + spread))[:PICTURES]:
+    shown = list(dict.fromkeys(asked + spread))[:PICTURES]
+    named = stems[1 :: max(1, len(stems) // NAMES)][:NAMES]
+    rest = sorted(set(stems) - {*shown, *named})
+    for stem in shown:
         yield Item(f"picture/{stem}", image=pictures / f"{stem}.png", meta={"name": emoji_name(stem)})
-    for stem in stems[1 :: max(1, len(stems) // NAMES)][:NAMES]:
+    for stem in named:
         yield Item(f"name/{stem}", text=emoji_name(stem))
+    for stem in rest[:: max(1, len(rest) // PAIRS)][:PAIRS]:
+        yield Item(f"pair/{stem}", image=pictures / f"{stem}.png", text=emoji_name(stem))
 
 
 def questions(pictures: Path) -> list[tuple[Query, str, str]]:
@@ -115,6 +123,7 @@ def questions(pictures: Path) -> list[tuple[Query, str, str]]:
             "picture + text -> picture: waving hand, 'with a dark skin tone'",
         ),
         (Query(text="fruit"), "text", "text -> text: 'fruit'"),
+        (Query(text="a smiling face"), "pair", "text -> picture with its name: 'a smiling face'"),
     ]
 
 
@@ -149,7 +158,7 @@ def compare(console: Console, engine: Engine, pictures: Path) -> None:
     from genius.data.instructions import default_instruction
     from genius.types import Modality, Query
 
-    items = [item for item in collection(pictures) if item.image is not None]
+    items = [item for item in collection(pictures) if item.modality is Modality.IMAGE]
     texts = [str(item.meta["name"]) for item in items[::10]]
     model, way = engine.model, default_instruction(Modality.TEXT, Modality.IMAGE)
     opened = [open_image(item.image) for item in items if item.image is not None]

@@ -17,7 +17,7 @@ from genius.engine import Engine
 from genius.errors import BadInput, GeniusError, IndexLocked, StorageError
 from genius.serve.batching import Busy
 from genius.serve.gate import LOOPBACK_NAMES, Gate
-from genius.serve.library import Library, NotFound
+from genius.serve.library import Desk, Library, NotFound
 from genius.serve.limits import Limits
 from genius.serve.metrics import Metrics
 from genius.serve.routes import routes
@@ -48,8 +48,19 @@ def create_app(
     through a browser. `origins` are sites whose pages may ask. `failed` is called if the model cannot be
     loaded; `app.state.library.error` then says why.
     """
-    limits = limits or Limits()
-    library = Library(engine, limits, Metrics())
+    library = Library(engine, limits or Limits(), Metrics())
+    return app_of(library, key=key, loopback=loopback, origins=origins, failed=failed)
+
+
+def app_of(
+    library: Desk,
+    *,
+    key: str | None = None,
+    loopback: bool = True,
+    origins: Collection[str] = (),
+    failed: Callable[[], None] = lambda: None,
+) -> FastAPI:
+    """The same for anything that answers as a library does."""
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
@@ -81,7 +92,7 @@ def create_app(
         )
     app.add_middleware(
         Gate,
-        limits=limits,
+        limits=library.limits,
         metrics=library.metrics,
         key=key,
         hosts=LOOPBACK_NAMES if loopback else None,

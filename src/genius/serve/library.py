@@ -6,7 +6,8 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from genius.data.images import open_image
 from genius.engine import Engine, Result
@@ -33,12 +34,50 @@ class NotFound(GeniusError):
     """No item has that id."""
 
 
+Status = Literal["loading", "ready", "stopping", "failed"]
+
+
+class Desk(Protocol):
+    """What the routes ask, and the server starts and stops: a library here, or the way to one elsewhere."""
+
+    limits: Limits
+    metrics: Metrics
+    status: Status
+
+    async def start(self, failed: Callable[[], None]) -> None:
+        """Begin to answer; `failed` is called if that cannot be."""
+
+    async def stop(self) -> None:
+        """Let work under way end."""
+
+    async def search(self, ask: SearchAsk) -> tuple[Result, int]:
+        """The hits of a search, and how many searches were answered together."""
+
+    async def add(self, items: Sequence[NewItem]) -> Added:
+        """Add items; they are on disk and searchable when this returns."""
+
+    async def remove(self, id: str) -> int:
+        """Remove an item; how many there were."""
+
+    async def item(self, id: str) -> Found:
+        """An item; raises NotFound."""
+
+    async def thumbnail(self, id: str, side: int) -> bytes:
+        """A small JPEG of an item's image; raises NotFound."""
+
+    async def stats(self) -> dict[str, Any]:
+        """What is in the index."""
+
+    async def codes(self, prefix: Sequence[int]) -> CodesAnswer:
+        """What shares a prefix of codes."""
+
+
 class Library:
     """An engine behind queues: searches in batches, changes one after the other, small reads beside them."""
 
     def __init__(self, engine: Engine, limits: Limits, metrics: Metrics) -> None:
         self.engine, self.limits, self.metrics = engine, limits, metrics
-        self.status: Literal["loading", "ready", "stopping", "failed"] = "loading"
+        self.status: Status = "loading"
         self.error: GeniusError | None = None
         self._writing = 0
 
@@ -58,6 +97,10 @@ class Library:
         await self._batcher.start()
         self._loading = asyncio.create_task(self._load(failed))
 
+    async def started(self) -> None:
+        """Wait until the model is loaded, or cannot be."""
+        await self._loading
+
     async def stop(self) -> None:
         """Let work under way end, then let go of the engine's threads."""
         self.status = "stopping"
@@ -68,7 +111,7 @@ class Library:
 
     async def _load(self, failed: Callable[[], None]) -> None:
         try:
-            await self._read(self._warm)
+            await self._read(self.warm)
             self.status = "ready"
             log("ready", items=(await self.stats())["items"], model=self.engine.index.settings["model"])
         except GeniusError as error:
@@ -76,7 +119,7 @@ class Library:
             LOGGER.error("model not loaded", extra={"fields": {"reason": str(error)}})
             failed()
 
-    def _warm(self) -> None:
+    def warm(self) -> None:
         """Load what the first search would have to load."""
         _ = self.engine.model, self.engine.searcher
         self.engine.search("first", k=1)
@@ -91,7 +134,7 @@ class Library:
         result, batch = await self._batcher.ask(query, way)
         if ask.like is not None:
             others = [hit for hit in result.hits if hit.id != ask.like][: ask.limit]
-            result = result._replace(hits=others)
+            result = result._replace(hits=[replace(hit, rank=n) for n, hit in enumerate(others, start=1)])
         return result, batch
 
     def _search(self, queries: Sequence[Query], way: Way) -> list[Result]:

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from genius.data.report import printable
 from genius.errors import BadInput
-from genius.serve.library import Library, prefix_of
+from genius.serve.library import Desk, prefix_of
 from genius.serve.limits import Limits
 from genius.serve.schemas import (
     CodesAnswer,
@@ -45,7 +45,7 @@ JPEG: dict[int | str, dict[str, Any]] = {
 }
 
 
-def routes(library: Library) -> APIRouter:
+def routes(library: Desk) -> APIRouter:
     """All routes but the page."""
     api = APIRouter(responses=PROBLEMS)
     limits = library.limits

@@ -49,6 +49,8 @@ export async function add({ id, text, image }) {
   return answer;
 }
 
+export async function item(id) { return (await call(itemPath(id))).json(); }
+
 export async function remove(id) { await call(itemPath(id), { method: "DELETE" }); }
 
 export async function stats() { return (await call("/v1/stats")).json(); }

@@ -20,12 +20,19 @@ export async function show(prefix) {
   const sample = branch.first[0];
   showTrail(branch.prefix, sample);
   const ends = branch.prefix.length === branch.levels;
-  $("branch-status").textContent = `${branch.items.toLocaleString()} ${branch.items === 1 ? "item" : "items"}`
-    + (ends || !branch.items ? "" : ` · level ${branch.prefix.length} of ${branch.levels} · ${branch.codes.length} codes shown, the largest first`);
+  $("branch-status").textContent = branch.items
+    ? `${branch.items.toLocaleString()} ${branch.items === 1 ? "item" : "items"}${ends ? "" : " · " + how(branch)}`
+    : "No item has these codes.";
   const largest = Math.max(1, ...branch.codes.map((twig) => twig.items));
+  $("twigs").classList.toggle("roots", !branch.prefix.length);
   $("twigs").replaceChildren(...branch.codes.map((twig) => tile(branch.prefix, twig, largest)));
   $("branch-title").hidden = !branch.prefix.length || !branch.first.length;
   $("branch-items").replaceChildren(...(branch.prefix.length ? branch.first.map((item) => card(item)) : []));
+}
+
+function how({ prefix, levels, codes }) {
+  const many = codes.length === 1 ? "1 code" : `${codes.length} codes`;
+  return `${many} at level ${prefix.length} of ${levels}${codes.length > 1 ? ", the most frequent first" : ""}`;
 }
 
 function label(prefix, code, sample) {

@@ -11,17 +11,28 @@ export async function countItems() {
   try {
     const facts = await api.stats();
     const parts = Object.entries(facts.modalities).filter(([, count]) => count).map(([name, count]) => `${count.toLocaleString()} ${name}`);
-    $("count-text").textContent = `${facts.items.toLocaleString()} ${facts.items === 1 ? "item" : "items"}`;
-    $("count").title = `${parts.join(", ")} · model ${facts.model}`;
+    sayCount(facts.items.toLocaleString(), facts.items === 1 ? "item" : "items");
+    $("count").title = [...parts, `model ${facts.model}`].join(" · ");
     $("count").classList.remove("away");
+    document.querySelectorAll("input[name=want]").forEach((one) => {
+      one.disabled = one.value !== "any" && !one.checked && !facts.modalities[one.value];
+      one.parentElement.title = one.disabled ? "There are none in this collection" : "";
+    });
+    $("empty").hidden = facts.items > 0;
     $("limit").max = facts.limits.hits;
     $("beam").max = facts.limits.beam;
     return true;
   } catch (error) {
     $("count").classList.add("away");
-    $("count-text").textContent = error.status === 401 ? "key needed" : "not connected";
+    sayCount("", error.status === 401 ? "key needed" : "not connected");
     return error.status !== 401;
   }
+}
+
+function sayCount(number, word) {
+  $("count-number").textContent = number;
+  $("count-word").textContent = word;
+  $("open-key").hidden = !api.key() && !$("count").classList.contains("away");
 }
 
 export function askForKey(next = null) {
@@ -76,7 +87,7 @@ export function addIsOpen(file) {
 }
 
 export function start() {
-  $("open-add").addEventListener("click", openAdd);
+  for (const opener of ["open-add", "add-first"]) $(opener).addEventListener("click", openAdd);
   $("open-key").addEventListener("click", () => askForKey());
   $("add-file").addEventListener("change", () => usePicture($("add-file").files[0]));
   $("add-form").addEventListener("submit", (event) => { event.preventDefault(); add(); });

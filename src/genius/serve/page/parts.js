@@ -18,6 +18,13 @@ export const modalityName = (modality) => NAMES[modality] || modality;
 // Neighbouring numbers get colours that are far apart; the same code on one level is always the same colour.
 export const hue = (level, code) => Math.round((code * 137.508 + level * 61) % 360);
 
+// What an item is called: its text, or the name that came with it, or its id.
+export const nameOf = (item) => item.text || titleOf(item) || item.id;
+export function titleOf(item) {
+  const title = item.meta?.title ?? item.meta?.name;
+  return typeof title === "string" ? title : "";
+}
+
 export function openCodes(prefix) { location.hash = `#/codes/${prefix.join(",")}`; }
 
 export function chip(codes, level, modality) {
@@ -43,31 +50,52 @@ export function sharedPrefix(one, other) {
   return length;
 }
 
-// Colour the codes of each card that it shares with `reference`; the rest steps back.
+// Colour the codes of each card that it shares with the item `reference`; the rest steps back.
 export function markShared(cards, reference) {
+  $("reference").textContent = reference.rank === 1 ? "the first result" : `result ${reference.rank}`;
   for (const card of cards) {
-    const shared = sharedPrefix(card.item.codes, reference);
+    const shared = sharedPrefix(card.item.codes, reference.codes);
     const row = card.querySelector(".chips");
     row.querySelectorAll(".chip").forEach((one, level) => one.classList.toggle("shared", level < shared));
-    row.setAttribute("aria-label", `Codes, ${shared} of them shared with the ${card.item.codes === reference ? "same" : "marked"} result`);
+    row.setAttribute("aria-label", `Codes, ${shared} of ${card.item.codes.length} shared with result ${reference.rank}`);
   }
 }
 
 export function picture(item, side) {
-  const image = make("img", { alt: item.text || `picture ${item.id}`, loading: "lazy", decoding: "async" });
+  const image = make("img", { alt: item.text || titleOf(item) || `picture ${item.id}`, loading: "lazy", decoding: "async" });
   image.addEventListener("error", () => image.parentElement?.classList.add("gone"), { once: true });
+  image.addEventListener("load", () => {
+    image.classList.toggle("small", Math.max(image.naturalWidth, image.naturalHeight) <= 128);
+    image.classList.toggle("paper", onPaper(image));
+  }, { once: true });
   showThumbnail(image, item.id, side);
   return image;
+}
+
+// Whether a picture has a white border, as product photos and drawings do: it is shown on a white ground.
+const GRID = 12;
+function onPaper(image) {
+  const pen = make("canvas", { width: GRID, height: GRID }).getContext("2d", { willReadFrequently: true });
+  pen.drawImage(image, 0, 0, GRID, GRID);
+  const { data } = pen.getImageData(0, 0, GRID, GRID);
+  let white = 0;
+  for (let at = 0; at < GRID * GRID; at += 1) {
+    const edge = at < GRID || at >= GRID * (GRID - 1) || at % GRID === 0 || at % GRID === GRID - 1;
+    if (edge && Math.min(data[4 * at], data[4 * at + 1], data[4 * at + 2]) > 240) white += 1;
+  }
+  return white >= 0.6 * 4 * (GRID - 1);
 }
 
 // One item as a card; `actions` are buttons, `score` and `rank` are there for hits only.
 export function card(item, actions = []) {
   const look = make("button", { type: "button", className: item.image ? "look" : "look words" });
-  look.setAttribute("aria-label", `Look at ${item.text || item.id}`);
+  look.setAttribute("aria-label", `Look at ${nameOf(item)}`);
   look.append(item.image ? picture(item, 384) : make("p", { textContent: item.text || "" }));
+  look.classList.toggle("short", (item.text || "").length < 60);
   look.addEventListener("click", () => showDetail(item));
   const about = make("div", { className: "about" });
-  if (item.image && item.text) about.append(make("p", { className: "caption", textContent: item.text }));
+  const caption = item.image ? item.text || titleOf(item) : "";
+  if (caption) about.append(make("p", { className: item.text ? "caption" : "caption told", textContent: caption, title: caption }));
   const line = make("div", { className: "line" }, make("span", { className: "name", textContent: item.id, title: item.id }));
   if (item.score !== undefined) {
     const score = make("span", { className: "score", textContent: item.score.toFixed(3), title: "score" });
@@ -85,15 +113,16 @@ export function card(item, actions = []) {
 }
 
 export function showDetail(item) {
-  $("detail-title").textContent = item.id;
+  $("detail-title").textContent = titleOf(item) || item.id;
   $("detail-text").textContent = item.text || "";
+  $("detail-text").hidden = !item.text;
   const image = $("detail-image");
   image.hidden = !item.image;
   image.removeAttribute("src");
-  image.alt = item.text || `picture ${item.id}`;
+  image.alt = item.text || titleOf(item) || `picture ${item.id}`;
   if (item.image) showThumbnail(image, item.id, 1024);
   $("detail-codes").replaceChildren(chips(item));
-  const facts = Object.entries({ modality: modalityName(item.modality), ...item.meta });
+  const facts = Object.entries({ id: item.id, modality: modalityName(item.modality), ...item.meta });
   $("detail-meta").replaceChildren(...facts.flatMap(([name, value]) => [
     make("dt", { textContent: name }),
     make("dd", { textContent: typeof value === "string" ? value : JSON.stringify(value) }),

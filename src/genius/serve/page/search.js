@@ -1,13 +1,14 @@
 // The search view: what is asked, the results, and what can be done with them.
 
 import * as api from "/page/api.js";
-import { $, card, make, markShared, modalityName, picture, toast } from "/page/parts.js";
+import { $, card, make, markShared, modalityName, nameOf, picture, toast } from "/page/parts.js";
 import { askForKey, countItems } from "/page/dialogs.js";
 
 const asked = { image: null, like: null }; // a picture (Blob), and an item to start from
 let running = null; // the search under way
 let hits = [];
 const chosen = new Set(); // facets that are switched on
+const TASTERS = 12;
 
 export function pickImage(file) {
   if (!file || !file.type.startsWith("image/")) { toast("That is no picture."); return; }
@@ -30,7 +31,8 @@ function setLike(id) {
   asked.like = id;
   $("like").hidden = !id;
   $("like-name").textContent = id || "";
-  $("q").placeholder = id ? "…but how?" : "Describe it, or drop a picture here";
+  if (id) api.item(id).then((item) => { if (asked.like === id) $("like-name").textContent = nameOf(item); }, () => {});
+  $("q").placeholder = id ? "…but how?" : "Describe it, or drop a picture";
 }
 
 const want = () => document.querySelector("input[name=want]:checked").value;
@@ -60,19 +62,22 @@ function clear() {
   $("view-search").classList.remove("answered");
   $("results").replaceChildren();
   $("status").textContent = "";
-  $("filters").hidden = true;
+  $("none").hidden = $("filters").hidden = true;
   showTasters();
 }
 
-// A few items to begin with, some of each modality; choosing one searches for more like it.
+// A few items to begin with, of each modality and from many branches; choosing one searches for more like it.
 async function showTasters() {
   if (!$("tasters").hidden) return;
   try {
-    const some = (await api.codes([])).codes.flatMap((twig) => twig.some);
+    const kinds = (await api.codes([])).codes;
+    const branches = await Promise.all(kinds.map((kind) => api.codes([kind.code])));
+    const share = Math.floor(TASTERS / Math.max(1, kinds.length));
+    const some = branches.flatMap((branch) => branch.codes.slice(0, share).map((twig) => twig.some[0]).filter(Boolean));
     $("tasters-list").replaceChildren(...some.map((item) => {
       const content = item.image ? picture(item, 256) : make("span", { textContent: item.text });
-      const button = make("button", { type: "button", title: item.text || item.id }, content);
-      button.setAttribute("aria-label", `More like ${item.text || item.id}`);
+      const button = make("button", { type: "button", title: nameOf(item) }, content);
+      button.setAttribute("aria-label", `More like ${nameOf(item)}`);
       button.addEventListener("click", () => moreLike(item.id));
       return make("li", {}, button);
     }));
@@ -102,7 +107,7 @@ async function run() {
   } catch (error) {
     if (error.name === "AbortError") return;
     hits = [];
-    $("filters").hidden = true;
+    $("none").hidden = $("filters").hidden = true;
     $("results").replaceChildren();
     $("status").classList.add("bad");
     $("status").textContent = error.message;
@@ -130,10 +135,17 @@ const facetsOf = (hit) => [
   ...Object.entries(hit.meta).filter(([, value]) => typeof value !== "object").map(([name, value]) => `${name}: ${value}`),
 ];
 
+// Fields that tell hits apart: a name of its own for each hit is no filter.
 function showFacets() {
   const counts = new Map();
-  for (const hit of hits) for (const facet of facetsOf(hit)) counts.set(facet, (counts.get(facet) || 0) + 1);
-  const useful = [...counts].filter(([, count]) => count > 1 && count < hits.length).sort((a, b) => b[1] - a[1]).slice(0, 8);
+  const kinds = new Map();
+  for (const hit of hits) for (const facet of facetsOf(hit)) {
+    counts.set(facet, (counts.get(facet) || 0) + 1);
+    const field = facet.split(":")[0];
+    kinds.set(field, (kinds.get(field) || new Set()).add(facet));
+  }
+  const useful = [...counts].filter(([facet, count]) =>
+    count < hits.length && kinds.get(facet.split(":")[0]).size <= Math.max(3, hits.length / 3)).sort((a, b) => b[1] - a[1]).slice(0, 8);
   $("facets").replaceChildren(...useful.map(([facet, count]) => {
     const button = make("button", { type: "button", className: "facet", textContent: `${facet} · ${count}` });
     button.setAttribute("aria-pressed", "false");
@@ -154,18 +166,46 @@ function show() {
     && [...chosen].every((facet) => facetsOf(hit).includes(facet)));
   const cards = shown.map((hit) => card(hit, actions(hit)));
   $("results").replaceChildren(...cards);
+  sayNone(cards.length);
   if (!cards.length) return;
   cards[0].tabIndex = 0;
-  markShared(cards, shown[0].codes);
+  markShared(cards, shown[0]);
   for (const one of cards) {
-    for (const event of ["pointerenter", "focusin"]) one.addEventListener(event, () => markShared(cards, one.item.codes));
+    for (const event of ["pointerenter", "focusin"]) one.addEventListener(event, () => markShared(cards, one.item));
   }
-  $("results").onpointerleave = () => markShared(cards, shown[0].codes);
+  $("results").onpointerleave = () => markShared(cards, shown[0]);
+}
+
+// Where there is nothing to show: why, and a way on.
+function sayNone(shown) {
+  $("none").hidden = shown > 0;
+  if (shown) return;
+  const [text, label, next] = hits.length
+    ? ["None of the results passes these filters.", "Show all of them", clearFilters]
+    : want() === "any"
+      ? ["There is nothing to find yet.", "Add an item", () => $("open-add").click()]
+      : [`There are no ${modalityName(want())}s to find.`, "Search everything", searchEverything];
+  const button = make("button", { type: "button", className: "button", textContent: label });
+  button.addEventListener("click", next);
+  $("none").replaceChildren(make("p", { textContent: text }), button);
+}
+
+function clearFilters() {
+  $("contains").value = "";
+  showFacets();
+  chosen.clear();
+  show();
+}
+
+function searchEverything() {
+  document.querySelector("input[name=want][value=any]").checked = true;
+  submit();
 }
 
 function actions(hit) {
-  const more = make("button", { type: "button", className: "more", textContent: "More like this" });
-  more.title = "Key: m";
+  const more = make("button", { type: "button", className: "more" }, "More", make("span", { textContent: " like this" }));
+  more.setAttribute("aria-label", `More like ${nameOf(hit)}`);
+  more.title = "More like this (key: m)";
   more.addEventListener("click", () => moreLike(hit.id));
   const but = make("button", { type: "button", className: "but", textContent: "But …" });
   but.setAttribute("aria-label", "Like this, but …");
