@@ -30,7 +30,7 @@ $(VENV)/.demo: $(VENV)/.made pyproject.toml
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.made pyproject.toml
-	$(BIN)/python -m pip install --quiet -e ".[demo,serve,bench,dev]"
+	$(BIN)/python -m pip install --quiet -e ".[demo,serve,bench,cluster,dev]"
 	touch $@
 
 clean:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from genius.cli.output import DEFAULT, Facts, facts_lines, progress, say, say_re
 from genius.errors import BadInput
 
 if TYPE_CHECKING:
+    from genius.data.remote import RemotePath
     from genius.data.report import Report
     from genius.engine import Engine
     from genius.pool.adding import Added
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 
 def index(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH…", help="Folders, images, texts, JSONL, CSV or TSV files.")
+        list[str],
+        typer.Argument(
+            metavar="PATH…",
+            help="Folders, images, texts, JSONL, CSV, TSV or Parquet files, tar shards; or URIs of them.",
+        ),
     ],
     to: Annotated[
         Path,
@@ -45,22 +50,36 @@ def index(
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="Where the model runs: cpu, cuda.")] = "cpu",
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="Encode on Ray: `local`, `auto` or host:port. On GPUs where it has any."
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Models on the cluster (default: one per GPU, or processor).")
+    ] = None,
+    parts: Annotated[
+        str | None,
+        typer.Option(help="Folder or URI where workers keep unfinished work (default: the index)."),
+    ] = None,
     form: Annotated[Facts, typer.Option("--format", help="How the summary is printed.")] = Facts.TABLE,
 ) -> None:
     """Add files to an index, or bring it up to date; stopped and run again, it goes on where it was."""
-    for path in paths:
-        if not path.exists():
-            raise BadInput(f"no folder or file at {path}: check the spelling")
+    from genius.data.remote import expanded, location
+
+    places = [location(name) for path in paths for name in expanded(path)]
+    for place in places:
+        if isinstance(place, Path) and not place.exists():
+            raise BadInput(f"no folder or file at {place}: check the spelling")
     with _engine(to, model, vectors, device) as engine, engine.index.writing():
-        summary = {"added": 0, "updated": 0, "unchanged": 0, "skipped": 0, "removed": 0}
+        summary: dict[str, Any] = {"added": 0, "updated": 0, "unchanged": 0, "skipped": 0, "removed": 0}
         try:
-            for path in paths:
-                added, removed = _index_path(engine, path, exclude or [], prune)
-                summary["added"] += added.added
-                summary["updated"] += added.updated
-                summary["unchanged"] += added.unchanged
-                summary["skipped"] += added.report.skipped
-                summary["removed"] += removed
+            if cluster is None:
+                for place in places:
+                    _count_in(summary, *_index_path(engine, place, exclude or [], prune))
+            else:
+                _index_on_cluster(engine, places, exclude or [], prune, summary, cluster, workers, parts)
         except (KeyboardInterrupt, SystemExit):
             say(f"stopped; {engine.stats()['items']} items are safe in {to}. Run the same command to go on")
             raise
@@ -91,16 +110,82 @@ def _engine(to: Path, model: str | None, vectors: bool | None, device: str) -> E
     return engine
 
 
-def _index_path(engine: Engine, path: Path, exclude: list[str], prune: bool) -> tuple[Added, int]:
+def _count_in(summary: dict[str, Any], added: Added, removed: int) -> None:
+    summary["added"] += added.added
+    summary["updated"] += added.updated
+    summary["unchanged"] += added.unchanged
+    summary["skipped"] += added.report.skipped
+    summary["removed"] += removed
+
+
+def _index_on_cluster(
+    engine: Engine,
+    places: list[Path | RemotePath],
+    exclude: list[str],
+    prune: bool,
+    summary: dict[str, Any],
+    cluster: str,
+    workers: int | None,
+    parts: str | None,
+) -> None:
+    """All paths at once, on Ray."""
+    from genius.cluster.session import ray_module
+
+    ray_module()  # or a line that says what to install
+    from genius.cluster.indexing import Outcome, index_on_cluster
+
+    sources = [
+        (os.path.abspath(place) if isinstance(place, Path) else str(place), _resolved(place),  # noqa: PTH100
+         _patterns(engine, place, exclude))
+        for place in places
+    ]  # fmt: skip
+    total = sum(_count(place) or 0 for place in places) or None
+
+    with progress(total, f"index on {cluster}") as done:
+
+        def tell(outcome: Outcome) -> None:
+            done(outcome.added.done)
+
+        outcome = index_on_cluster(
+            engine.index,
+            sources,
+            address=cluster,
+            workers=workers,
+            parts=parts,
+            note_ids=prune,
+            progress=tell,
+        )
+    say_report(outcome.added.report)
+    for name, share in sorted(outcome.workers.items()):
+        say(f"worker {name}: {share.items} items, {share.encoded} encoded, {share.rate:.1f} items/s")
+    removed = 0
+    for (_, source, _), seen in zip(sources, outcome.seen, strict=False):
+        removed += _prune(engine, source, seen, outcome.added.report)
+    _count_in(summary, outcome.added, removed)
+
+
+def _resolved(place: Path | RemotePath) -> str:
+    return str(place.resolve()) if isinstance(place, Path) else str(place)
+
+
+def _patterns(engine: Engine, place: Path | RemotePath, exclude: list[str]) -> list[str]:
+    """What to leave out: never the index itself."""
+    if not isinstance(place, Path):
+        return exclude
+    own = os.path.relpath(engine.index.folder, place)
+    return exclude if own.startswith("..") else [*exclude, Path(own).as_posix()]
+
+
+def _index_path(
+    engine: Engine, path: Path | RemotePath, exclude: list[str], prune: bool
+) -> tuple[Added, int]:
     from genius.data.report import Report
     from genius.data.tables import read_items
 
     report = Report()
     seen: set[str] = set()
-    own = os.path.relpath(engine.index.folder, path)
-    patterns = exclude if own.startswith("..") else [*exclude, Path(own).as_posix()]
-    source = str(path.resolve())
-    items = _noted(read_items(path, patterns, report), seen if prune else None)
+    source = _resolved(path)
+    items = _noted(read_items(path, _patterns(engine, path, exclude), report), seen if prune else None)
     with progress(_count(path), f"index {path.name}") as done:
         added = engine.add(items, source=source, report=report, progress=lambda so_far: done(so_far.done))
     say_report(report)
@@ -121,10 +206,12 @@ def _noted(items: Iterator[Item], seen: set[str] | None) -> Iterator[Item]:
         yield item
 
 
-def _count(path: Path) -> int | None:
+def _count(path: Path | RemotePath) -> int | None:
     """About how many items there are, for the remaining time; unknown for a stream."""
     from genius.data.images import SUFFIXES
 
+    if not isinstance(path, Path):
+        return None
     if path.is_dir():
         walk = (name for _, _, names in os.walk(path) for name in names)
         return sum(Path(name).suffix.lower() in SUFFIXES for name in walk) or None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -31,6 +31,15 @@ def serve(
     max_megabytes: Annotated[int, typer.Option(min=1, help="Largest request.")] = 32,
     max_seconds: Annotated[float, typer.Option(min=0.1, help="Longest a search may take.")] = 10.0,
     device: Annotated[str, typer.Option(help="Where the model runs: cpu, cuda.")] = "cpu",
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Serve on Ray: `local`, `auto` or host:port of a cluster."),
+    ] = None,
+    replicas: Annotated[int, typer.Option(min=1, help="How many answer, on a cluster.")] = 2,
+    vector_shards: Annotated[
+        int, typer.Option(min=0, help="Holders of the vectors, on a cluster; 0: every replica has them.")
+    ] = 0,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop what a cluster serves.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Log only what goes wrong.")] = False,
 ) -> None:
     """Serve an index over HTTP: an API, metrics and a page to search in the browser."""
@@ -45,11 +54,40 @@ def serve(
     key = _key(key_file, os.environ.get("GENIUS_KEY"))
     run.check_key(host, key)
     limits = Limits(beam=max_beam, hits=max_hits, body=max_megabytes * MB, search_s=max_seconds)
+    if cluster is not None:
+        plan = {"replicas": replicas, "shards": vector_shards, "device": device, "host": host, "key": key}
+        plan |= {"folder": str(folder), "origins": tuple(allow_origin or ()), "limits": limits}
+        _serve_on_cluster(cluster, plan, port, stop)
+        return
     with Engine.open(folder, device=device) as engine:
         log_to(level=logging.WARNING if quiet else logging.INFO)
         listening = run.listen(host, port)
         say(f"genius serves {folder} at {run.address_of(listening)} (Ctrl-C stops it)")
         run.serve(engine, listening, key=key, limits=limits, origins=allow_origin or ())
+
+
+def _serve_on_cluster(address: str, values: dict[str, Any], port: int, stop: bool) -> None:
+    """A local cluster serves until it is stopped, and ends; one that was there before goes on serving."""
+    import signal
+
+    from genius.cluster.session import LOCAL, connected, ray_module
+
+    ray_module("ray.serve")  # or a line that says what to install
+    from genius.cluster.serving import Plan, served, withdraw
+
+    if stop:
+        with connected(address):
+            withdraw()
+        return
+    with served(Plan(**values), address, port) as url:
+        if address != LOCAL:
+            say(f"the cluster serves {values['folder']} at {url}; --stop ends it")
+            return
+        say(f"genius serves {values['folder']} at {url} with {values['replicas']} replicas (Ctrl-C stops it)")
+        try:
+            signal.pause()  # SIGTERM and Ctrl-C end it
+        finally:
+            withdraw()
 
 
 def _key(file: Path | None, fallback: str | None) -> str | None:

@@ -1,0 +1,133 @@
+"""A worker: it has the model, reads the images of a part, encodes what has changed and keeps the result."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from genius.cluster.parts import Parts, part_name
+from genius.cluster.reading import Source
+from genius.cluster.wire import pack_batches, unpack_items
+from genius.engine import load_model
+from genius.errors import GeniusError, ModelMismatch
+from genius.pool.adding import READERS, Prepared, prepare
+from genius.pool.model import PoolModel
+from genius.store.records import Known, Record
+from genius.store.sqlite import Truth
+from genius.types import Item
+
+ATTEMPTS = 4  # at a part whose workers die
+DEADLY = f"one of its part ended {ATTEMPTS} workers: leave out what is damaged, then run again"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every worker of a run has to know; plain values and the keeper's address."""
+
+    model: str
+    fingerprint: str
+    device: str
+    vectors: bool
+    parts: str
+    sources: tuple[Source, ...]
+    keeper: Any
+
+
+class Keeper:
+    """Beside the index: tells workers what is stored of items, so that they encode nothing twice."""
+
+    def __init__(self, truth: str) -> None:
+        self.truth = Truth.open(Path(truth))
+
+    def known(self, ids: Sequence[str]) -> dict[str, Known]:
+        """Of the stored ones among `ids`, what tells whether they have changed."""
+        return self.truth.known(ids)
+
+
+class Worker:
+    """Encodes one part after the other; Ray makes as many of them as are wanted."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.model: PoolModel = load_model(job.model, job.device)
+        if self.model.fingerprint != job.fingerprint:
+            raise ModelMismatch(f"{job.model!r} is another model here than on the machine of the index")
+        self.parts = Parts(job.parts)
+        self.readers = ThreadPoolExecutor(READERS)
+        self.name = f"{ray.util.get_node_ip_address()}:{os.getpid()}"
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A part encoded and kept; the answer says what became of its items, and what it took."""
+        facts = json.loads(row["facts"])
+        began = time.perf_counter()
+        try:
+            done = self._part(facts, [unpack_items(batch) for batch in row["batches"]])
+        except GeniusError as error:
+            done = {"error": str(error)}
+        done |= {"worker": self.name, "seconds": time.perf_counter() - began}
+        return {"facts": json.dumps(facts | done)}
+
+    def _part(self, facts: dict[str, Any], batches: list[list[Item]]) -> dict[str, Any]:
+        source = self.job.sources[facts["source"]]
+        name = part_name(source.label, facts["number"], self.job.fingerprint, self.job.vectors)
+        ids = [item.id for batch in batches for item in batch]
+        if ids and self.parts.begin(name) >= ATTEMPTS:
+            self.parts.end(name)
+            skipped = [(id, DEADLY) for id in ids]
+            return {"part": "", "ids": [], "encoded": 0, "counts": [[0, 0, 0, skipped]]}
+        known: dict[str, Known] = ray.get(self.job.keeper.known.remote(ids)) if ids else {}
+        kept = self.parts.read(name) or [] if any(id not in known for id in ids) else []
+        old = {record.id: record for records, _ in kept for record in records if record.id not in known}
+        done = [self._batch(batch, known, old, source.label) for batch in batches]
+        changed = any(batch.records or batch.amended for batch, _ in done)
+        if changed:
+            self.parts.write(name, pack_batches([batch for batch, _ in done]))
+        self.parts.end(name)
+        return {
+            "part": name if changed else "",
+            "ids": ids,
+            "encoded": sum(encoded for _, encoded in done),
+            "counts": [[b.updated, b.unchanged, b.repeated, b.skipped] for b, _ in done],
+        }
+
+    def _batch(
+        self, batch: list[Item], known: dict[str, Known], old: dict[str, Record], source: str
+    ) -> tuple[Prepared, int]:
+        """The batch, and how many of it were encoded: what an earlier run has kept is taken from there."""
+        both = {
+            **known,
+            **{
+                record.id: Known(-row, record.path, record.source, record.meta, record.hash, record.stamp)
+                for row, record in enumerate(old.values(), start=1)
+            },
+        }
+        ready = prepare(self.model, batch, both, self.readers, source=source, vectors=self.job.vectors)
+        encoded = len(ready.records)
+        moved = {change.row: change for change in ready.amended if change.row < 0}
+        fresh = {record.id: record for record in ready.records}
+        refused = {name for name, _ in ready.skipped}
+        records = []
+        for id in dict.fromkeys(item.id for item in batch):
+            if id in fresh:
+                records.append(fresh[id])
+            elif id in old and id not in refused:
+                record, change = old[id], moved.get(both[id].row)
+                if change is None or change.only_stamp:
+                    ready.unchanged -= 1
+                if change is not None:
+                    record = replace(
+                        record, path=change.path, source=change.source, meta=change.meta, stamp=change.stamp
+                    )
+                records.append(record)
+        ready.records = records
+        ready.amended = [change for change in ready.amended if change.row >= 0]
+        ready.updated = sum(record.id in known for record in records)
+        return ready, encoded

@@ -1,0 +1,211 @@
+"""The driver of a run on a cluster: workers encode parts, it commits them in order, then one generation.
+
+Every item is committed once: a part is committed whole, in one transaction, and goes; what was not committed
+is done again by the next run, except for what its worker had kept. The index is the one that a single process
+would have made: the same rows in the same order, with the same codes and vectors.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from genius.cluster.parts import FOLDER, Parts
+from genius.cluster.session import ClusterError, connected, ray_module
+from genius.data.report import Report
+from genius.errors import BadInput
+from genius.pool.adding import Added, Prepared
+from genius.store.connection import NAME
+from genius.store.index import Index
+
+WORKER_CPUS, READER_CPUS = 0.75, 0.25  # one for each processor, and always room for a reader
+TWICE = "listed twice in this run: the first one counts, give every item an id of its own"
+
+
+@dataclass(slots=True)
+class Share:
+    """What one worker did."""
+
+    items: int = 0
+    encoded: int = 0
+    seconds: float = 0.0  # in which it worked on parts
+
+    @property
+    def rate(self) -> float:
+        """Items a second."""
+        return self.items / self.seconds if self.seconds else 0.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run on a cluster did."""
+
+    added: Added = field(default_factory=Added)
+    workers: dict[str, Share] = field(default_factory=dict)
+    parts: int = 0
+    encoded: int = 0  # items that a model has seen
+    seen: list[set[str]] = field(default_factory=list)  # ids of each source, if they were asked for
+
+
+def index_on_cluster(
+    index: Index,
+    sources: Sequence[tuple[str, str, Sequence[str]]],
+    *,
+    address: str = "local",
+    workers: int | None = None,
+    gpus: float | None = None,
+    parts: str | None = None,
+    batches: int | None = None,
+    note_ids: bool = False,
+    progress: Callable[[Outcome], None] | None = None,
+) -> Outcome:
+    """Add or update all items of `sources` (place, label in the index, patterns to leave out), on Ray.
+
+    `workers` is how many models are loaded (default: one for each GPU, or each processor), `gpus` what each
+    takes of a GPU (default: one where the cluster has any), `parts` where they keep what is not committed yet
+    (default: in the index; every worker must reach it). `progress` is told after every part.
+    """
+    outcome = Outcome(seen=[set() for _ in sources] if note_ids else [])
+    kept = Parts(parts or str(index.folder.resolve() / FOLDER))
+    with index.writing(), connected(address, workers) as ray:
+        seen = _Seen()
+        expected = [0] * len(sources)
+        ended = [False] * len(sources)
+        rows = _rows(ray, index, sources, str(kept.place), workers, gpus, batches)
+        try:
+            for row in rows:
+                facts = json.loads(row["facts"])
+                place = facts["source"]
+                _require(facts)
+                assert facts["number"] == expected[place] and not any(ended[place:]), "parts out of order"
+                expected[place] += 1
+                ended[place] = facts["end"] is not None
+                _take(index, kept, facts, outcome, seen)
+                if progress is not None:
+                    progress(outcome)
+        except ray.exceptions.RayError as error:
+            raise ClusterError(
+                f"the cluster gave up: {_reason(error)}; what was committed is safe, run the command again"
+            ) from error
+        assert all(ended), "a source did not end"
+        kept.close()
+        if outcome.parts or not index.pinned().number:
+            index.compact()
+    return outcome
+
+
+def _rows(
+    ray: Any,
+    index: Index,
+    sources: Sequence[tuple[str, str, Sequence[str]]],
+    parts: str,
+    workers: int | None,
+    gpus: float | None,
+    batches: int | None,
+) -> Any:
+    """The answers of the workers, in the order of the sources' parts, as they come."""
+    data = ray_module("ray.data")
+    from genius.cluster.encoding import Job, Keeper, Worker
+    from genius.cluster.reading import BATCHES, Source, Sources
+
+    here = ray.get_runtime_context().get_node_id()
+    affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(here, soft=False)
+    keepers = ray.remote(num_cpus=0, scheduling_strategy=affinity)(Keeper)
+    keeper = keepers.remote(str(index.folder.resolve() / NAME))
+    there = ray.cluster_resources()
+    gpus = (1.0 if there.get("GPU") else 0.0) if gpus is None else gpus
+    workers = workers or max(1, int(there["GPU"] / gpus if gpus else there["CPU"]))
+    own = tuple(Source(name, label, tuple(exclude)) for name, label, exclude in sources)
+    job = Job(
+        model=index.settings["model"],
+        fingerprint=index.settings["fingerprint"],
+        device="cuda" if gpus else "cpu",
+        vectors=index.dim is not None,
+        parts=parts,
+        sources=own,
+        keeper=keeper,
+    )
+    context = data.DataContext.get_current()
+    context.execution_options.preserve_order = True
+    context.enable_progress_bars = False
+    context.target_max_block_size = 1  # every part is a task of its own, begun as soon as it is read
+    return (
+        data.read_datasource(
+            Sources(own, batches or BATCHES), num_cpus=READER_CPUS, override_num_blocks=len(own)
+        )
+        .map(
+            Worker,
+            fn_constructor_args=(job,),
+            compute=data.ActorPoolStrategy(size=workers),
+            num_cpus=WORKER_CPUS,
+            num_gpus=gpus or None,
+        )
+        .iter_rows()
+    )
+
+
+def _take(index: Index, kept: Parts, facts: dict[str, Any], outcome: Outcome, seen: _Seen) -> None:
+    """Commit a part, let go of it and count what it did."""
+    result = outcome.added
+    _tell(result.report, facts)
+    again = set(seen.again(facts["ids"]))
+    done = [Prepared([], [], *counts) for counts in facts["counts"]]
+    if facts["part"]:
+        stored = kept.read(facts["part"])
+        if stored is None:
+            raise ClusterError(
+                f"{facts['part']} is not in {kept.place}: all machines must share that place (--parts); "
+                "what was committed is safe: run the same command again"
+            )
+        for batch, (records, amended) in zip(done, stored, strict=True):
+            batch.records = [record for record in records if record.id not in again]
+            batch.amended = amended
+        index.add_batches([(batch.records, batch.amended) for batch in done])
+        kept.delete(facts["part"])
+        outcome.parts += 1
+    for batch in done:
+        result.count(batch)
+    for id in again:
+        result.report.skip(id, TWICE)
+    outcome.encoded += facts["encoded"]
+    share = outcome.workers.setdefault(facts["worker"], Share())
+    share.items += len(facts["ids"])
+    share.encoded += facts["encoded"]
+    share.seconds += facts["seconds"]
+    if outcome.seen:
+        outcome.seen[facts["source"]].update(facts["ids"])
+
+
+def _tell(report: Report, facts: dict[str, Any]) -> None:
+    for name, reason in facts["skipped"]:
+        report.skip(name, reason)
+    if facts["end"]:
+        report.ignored += facts["end"]["ignored"]
+        report.skipped += facts["end"]["unnamed"]
+
+
+def _require(facts: dict[str, Any]) -> None:
+    error = facts.get("error") or (facts["end"] or {}).get("error")
+    if error:
+        raise BadInput(f"{error}; what was committed is safe")
+
+
+def _reason(error: BaseException) -> str:
+    cause = getattr(error, "cause", None) or error
+    return str(cause).strip().splitlines()[-1] if str(cause).strip() else type(cause).__name__
+
+
+class _Seen:
+    """The ids of a run, in a file without a name that goes with the process: there may be many."""
+
+    def __init__(self) -> None:
+        self._table = sqlite3.connect("")
+        self._table.execute("CREATE TABLE seen (id TEXT PRIMARY KEY) WITHOUT ROWID")
+
+    def again(self, ids: Sequence[str]) -> list[str]:
+        """Those of the distinct ids that were here before."""
+        insert = "INSERT OR IGNORE INTO seen VALUES (?)"
+        return [id for id in dict.fromkeys(ids) if not self._table.execute(insert, (id,)).rowcount]

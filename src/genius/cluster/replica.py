@@ -1,0 +1,173 @@
+"""The two sides of a served cluster: replicas that search, and the front that asks them over HTTP.
+
+A request that the front has taken in is asked again, of another replica, when the one that had it dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from ray.exceptions import RayActorError, RayTaskError
+from ray.serve.exceptions import RayServeException
+
+from genius.cluster.vectors import GatheringEngine
+from genius.engine import Result
+from genius.errors import BadInput, GeniusError, IndexLocked
+from genius.pool.adding import Added
+from genius.serve.batching import Busy
+from genius.serve.library import Library, Status
+from genius.serve.limits import Limits
+from genius.serve.log import LOGGER
+from genius.serve.metrics import Metrics
+from genius.serve.schemas import CodesAnswer, Found, NewItem, SearchAsk
+
+READS, WRITES = ("search", "item", "thumbnail", "stats", "codes"), ("add", "remove")
+AGAIN_S = 0.05  # between two attempts
+
+
+class Replica:
+    """An open index with its model, behind queues; ready when it is made."""
+
+    def __init__(self, folder: str, limits: Limits, device: str, writes: bool, *holders: Any) -> None:
+        engine = GatheringEngine.open(folder, device=device)
+        assert isinstance(engine, GatheringEngine)
+        engine.holders = holders
+        self.engine, self.writes = engine, writes
+        self.library = Library(engine, limits, Metrics())
+        self._begun: asyncio.Task[None] | None = None
+        self.library.warm()
+
+    async def answer(self, what: str, *arguments: Any) -> Any:
+        """The answer of the library to one of its questions."""
+        await self._begin()
+        if what in READS:
+            return await getattr(self.library, what)(*arguments)
+        assert what in WRITES, what
+        if not self.writes:
+            raise BadInput(
+                "several machines serve this index: change it where it is made, with `genius index`, and "
+                "serve the new one"
+            )
+        end = asyncio.get_running_loop().time() + self.library.limits.search_s
+        while True:
+            try:
+                return await getattr(self.library, what)(*arguments)
+            except IndexLocked:  # another replica is writing: that takes a moment
+                if asyncio.get_running_loop().time() > end:
+                    raise
+                await asyncio.sleep(AGAIN_S)
+
+    async def check_health(self) -> None:
+        """Raise if this replica cannot answer any more; Ray Serve then starts another."""
+        await self._begin()
+        if self.library.status != "ready":
+            raise RuntimeError(f"the library is {self.library.status}")
+        await asyncio.to_thread(self.engine.index.truth.change)
+
+    async def _begin(self) -> None:
+        if self._begun is None:
+            self._begun = asyncio.create_task(self._start())
+        await asyncio.shield(self._begun)
+
+    async def _start(self) -> None:
+        await self.library.start(lambda: None)
+        await self.library.started()
+
+
+class RemoteLibrary:
+    """A library whose answers come from replicas; what one of them fails to answer, another one is asked."""
+
+    def __init__(self, replicas: Any, limits: Limits, metrics: Metrics) -> None:
+        self.limits, self.metrics = limits, metrics
+        self.status: Status = "loading"
+        self._replicas = replicas
+
+    async def start(self, failed: Callable[[], None]) -> None:
+        """Begin to answer as soon as a replica does."""
+        self.status = "loading"
+        self._waiting = asyncio.create_task(self._wait())
+
+    async def stop(self) -> None:
+        """Answer no more."""
+        self.status = "stopping"
+        self._waiting.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._waiting
+
+    async def search(self, ask: SearchAsk) -> tuple[Result, int]:
+        """The hits of a search, and how many searches were answered together."""
+        result, batch = await self._ask("search", ask)
+        self.metrics.batch.observe(batch)
+        self.metrics.generation.set(result.generation)
+        return result, batch
+
+    async def add(self, items: Sequence[NewItem]) -> Added:
+        """Add items; they are on disk and searchable when this returns."""
+        added: Added = await self._ask("add", list(items))
+        for how in ("added", "updated"):
+            self.metrics.changed.labels(how).inc(getattr(added, how))
+        return added
+
+    async def remove(self, id: str) -> int:
+        """Remove an item; how many there were."""
+        attempts: list[BaseException] = []
+        removed: int = await self._ask("remove", id, attempts=attempts)
+        if attempts and not removed:
+            removed = 1  # the replica that died had removed it
+        self.metrics.changed.labels("removed").inc(removed)
+        return removed
+
+    async def item(self, id: str) -> Found:
+        """An item; raises NotFound."""
+        found: Found = await self._ask("item", id)
+        return found
+
+    async def thumbnail(self, id: str, side: int) -> bytes:
+        """A small JPEG of an item's image; raises NotFound."""
+        data: bytes = await self._ask("thumbnail", id, side)
+        return data
+
+    async def stats(self) -> dict[str, Any]:
+        """What is in the index."""
+        facts: dict[str, Any] = await self._ask("stats")
+        for modality, count in facts["modalities"].items():
+            self.metrics.items.labels(modality).set(count)
+        self.metrics.generation.set(facts["generation"])
+        return facts
+
+    async def codes(self, prefix: Sequence[int]) -> CodesAnswer:
+        """What shares a prefix of codes."""
+        answer: CodesAnswer = await self._ask("codes", list(prefix))
+        return answer
+
+    async def _wait(self) -> None:
+        while self.status == "loading":
+            with suppress(GeniusError):
+                await self.stats()
+                self.status = "ready"
+
+    async def _ask(self, what: str, *arguments: Any, attempts: list[BaseException] | None = None) -> Any:
+        """What a replica answers; raises what it raises, and Busy when none answers in time."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + (self.limits.write_s if what in WRITES else self.limits.search_s)
+        while True:
+            try:
+                return await self._replicas.answer.remote(what, *arguments)
+            except RayTaskError as error:
+                cause = error.cause
+                if isinstance(cause, GeniusError):
+                    raise cause from None
+                if not isinstance(cause, RayActorError):
+                    raise
+                problem: BaseException = cause
+            except (RayActorError, RayServeException) as error:
+                problem = error
+            if attempts is not None:
+                attempts.append(problem)
+            LOGGER.warning("asked again", extra={"fields": {"what": what, "reason": type(problem).__name__}})
+            if loop.time() > end:
+                raise Busy("no replica answers: try again in a moment")
+            await asyncio.sleep(AGAIN_S)

@@ -1,0 +1,139 @@
+"""An index on Ray Serve: replicas that search, holders of vectors, and the front with the HTTP routes.
+
+Deployed again under the same name, Ray Serve replaces one replica after the other and loses no request.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from genius.cluster.session import ClusterError, connected, ray_module
+from genius.errors import BadInput, IndexNotFound
+from genius.serve.limits import Limits
+from genius.serve.run import is_loopback
+from genius.store.connection import NAME as INDEX
+
+NAME = "genius"
+HEALTH_S = 5.0  # between two health checks
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is served, by how many."""
+
+    folder: str
+    replicas: int = 2
+    shards: int = 0  # holders of vectors; 0: every replica reads its own map of the file
+    device: str = "cpu"
+    cpus: float = 0.75  # of a replica, so that as many fit as there are processors
+    writes: bool = True  # whether items can be added and removed over HTTP
+    host: str = "127.0.0.1"
+    key: str | None = None
+    origins: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+
+
+@contextmanager
+def served(plan: Plan, address: str, port: int) -> Iterator[str]:
+    """The plan carried out on a cluster; gives the URL. A local cluster ends with the context."""
+    with connected(address, max(os.cpu_count() or 1, plan.replicas)) as ray:
+        machines = sum(bool(node["Alive"]) for node in ray.nodes())
+        yield deploy(replace(plan, writes=plan.writes and machines == 1), port)
+
+
+def deploy(plan: Plan, port: int) -> str:
+    """Serve by the plan on the cluster that is connected, in the place of what was served before; the URL.
+
+    Returns when all replicas answer.
+    """
+    if not (Path(plan.folder) / INDEX).exists():
+        raise IndexNotFound(
+            f"no index in {plan.folder}: make one with `genius index PATH --to {plan.folder}`"
+        )
+    serve = ray_module("ray.serve")
+    port = port or _free_port(plan.host)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        serve.start(http_options={"host": plan.host, "port": port, "location": "EveryNode"})
+        try:
+            serve.run(_application(serve, plan), name=NAME, route_prefix="/")
+        except RuntimeError as error:
+            raise ClusterError(f"the index is not served: {error}; see Ray's logs, then run again") from None
+    return f"http://{plan.host}:{port}"
+
+
+def withdraw() -> None:
+    """Serve no more; requests under way may finish."""
+    ray_module("ray.serve").delete(NAME)
+
+
+def _application(serve: Any, plan: Plan) -> Any:
+    """The deployments and how they hang together."""
+    from genius.cluster.replica import Replica
+    from genius.cluster.vectors import Holder
+
+    health = {
+        "health_check_period_s": HEALTH_S,
+        "health_check_timeout_s": 30,
+        "graceful_shutdown_timeout_s": plan.limits.stop_s,
+        "graceful_shutdown_wait_loop_s": 0.5,
+    }
+    folder = str(Path(plan.folder).resolve())
+    holders = [
+        serve.deployment(
+            Holder,
+            name=f"vectors-{shard}",
+            ray_actor_options={"num_cpus": 0},
+            max_ongoing_requests=64,
+            **health,
+        ).bind(folder, shard, plan.shards)
+        for shard in range(plan.shards)
+    ]
+    replicas = serve.deployment(
+        Replica,
+        name="replicas",
+        num_replicas=plan.replicas,
+        ray_actor_options={"num_cpus": plan.cpus, "num_gpus": 1 if plan.device.startswith("cuda") else 0},
+        max_ongoing_requests=plan.limits.waiting + plan.limits.batch,  # what it cannot take it refuses itself
+        **health,
+    ).bind(folder, plan.limits, plan.device, plan.writes, *holders)
+    front = serve.deployment(
+        _front(serve, plan), name="front", ray_actor_options={"num_cpus": 0},
+        max_ongoing_requests=plan.limits.requests, **health,
+    )  # fmt: skip
+    return front.bind(replicas)
+
+
+def _front(serve: Any, plan: Plan) -> Any:
+    """The class that has the routes: the application of `genius serve`, with replicas for a library."""
+    key, origins, limits, loopback = plan.key, plan.origins, plan.limits, is_loopback(plan.host)
+
+    class Front:
+        def __init__(self, replicas: Any) -> None:
+            self.replicas = replicas
+
+        def __serve_build_asgi_app__(self) -> Any:
+            from genius.cluster.replica import RemoteLibrary
+            from genius.serve.app import app_of
+            from genius.serve.metrics import Metrics
+
+            library = RemoteLibrary(self.replicas, limits, Metrics())
+            return app_of(library, key=key, loopback=loopback, origins=origins)
+
+    return serve.ingress()(Front)
+
+
+def _free_port(host: str) -> int:
+    """A port that nobody listens on at the moment."""
+    try:
+        with socket.create_server((host, 0)) as found:
+            return int(found.getsockname()[1])
+    except OSError as error:
+        raise BadInput(f"cannot listen on {host} ({error.strerror}): choose another --host") from None
