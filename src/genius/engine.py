@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from genius.data.images import open_image
 from genius.data.report import Report
@@ -52,6 +53,7 @@ class Engine:
         self._loading = threading.RLock()
         self._model: PoolModel | None = None
         self._searcher: Searcher | None = None
+        self._lookup: Searcher | None = None  # the same without a decoder
         self._view: View | None = None
         if model is not None:
             self._take(model)
@@ -200,7 +202,7 @@ class Engine:
                     view = self._current()
                     if view.present != present:
                         present, ready = view.present, self._ask(queries, want, view.present)
-                    ranked = answers(view, self.searcher, self.model, ready, options)
+                    ranked = answers(view, self._searcher_for(options), self.model, ready, options)
                     rows = {answer.row for one in ranked for answer in one.answers}
                     records = self.index.truth.records(rows)
             except CacheDamaged:
@@ -248,12 +250,23 @@ class Engine:
 
     @property
     def searcher(self) -> Searcher:
-        """The model's side of a search."""
+        """The model's side of every kind of search."""
         with self._loading:
             if self._searcher is None:
-                books = [np.asarray(book.cpu()) for book in self.model.quantizer.residual.codebooks()]
-                self._searcher = Searcher(books, self.model.decoder, self._device)
+                self._searcher = Searcher(self._codebooks(), self.model.decoder, self._device)
             return self._searcher
+
+    def _searcher_for(self, options: Options) -> Searcher:
+        """The model's side of one search: a lookup does not wait for the decoder to be read."""
+        with self._loading:
+            if self._searcher is not None or options.method != "lookup":
+                return self.searcher
+            if self._lookup is None:
+                self._lookup = Searcher(self._codebooks(), None, self._device)
+            return self._lookup
+
+    def _codebooks(self) -> list[NDArray[Any]]:
+        return [np.asarray(book.cpu()) for book in self.model.quantizer.residual.codebooks()]
 
     def _take(self, model: PoolModel) -> None:
         self.index.require_model(model.name, model.fingerprint)

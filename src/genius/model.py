@@ -13,6 +13,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from genius.quantize.model import Quantizer
 
 MODELS = Path(__file__).parent / "models"
-SETTINGS = "model.toml"
+SETTINGS, DECODER = "model.toml", "decoder.safetensors"
 MODALITIES = tuple(Modality)
 
 
@@ -45,7 +46,7 @@ def model_folder(name: str | Path) -> Path:
     return folder
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Model:
     """Everything between a picture or text and its codes."""
 
@@ -53,13 +54,12 @@ class Model:
     fingerprint: str  # of all that decides vectors and codes
     encoder: Encoder | FusingEncoder
     quantizer: Quantizer
-    decoder: Decoder | None
+    given: Decoder | partial[Decoder] | None  # the decoder, or how to read it
     search_defaults: Mapping[str, Any]  # chosen on val: method, beam, weights
 
     @classmethod
     def load(cls, name: str | Path = "mini", device: str = "cpu") -> Self:
         """The model `name` (shipped, or a folder), ready to use."""
-        from genius.decode.weights import load_decoder
         from genius.quantize.model import FILE as QUANTIZER
         from genius.quantize.model import load_quantizer
 
@@ -70,13 +70,11 @@ class Model:
             source = settings["encoder"].get("source") or folder
             encoder = load_encoder(kind, source, device)
             quantizer = load_quantizer(folder, settings["quantizer"], device)
-            decoder = None
-            if "decoder" in settings:
-                decoder = load_decoder(folder, settings["decoder"]).to(device).eval()
+            decoder = settings.get("decoder")
+            _refuse_strangers(folder, encoder, quantizer, decoder)
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
             file = folder / SETTINGS
             raise ModelMismatch(f"{file} is no model of ours ({error}): train or convert it anew") from None
-        _refuse_strangers(folder, encoder, quantizer, decoder)
         # not the decoder: stored codes do not depend on it
         digest = hashlib.blake2b(encoder.fingerprint.encode(), digest_size=8)
         digest.update(json.dumps(quantizer.shape()).encode())
@@ -86,9 +84,14 @@ class Model:
             fingerprint=digest.hexdigest(),
             encoder=encoder,
             quantizer=quantizer,
-            decoder=decoder,
+            given=None if decoder is None else partial(_read_decoder, folder, decoder, device),
             search_defaults=settings.get("search", {}),
         )
+
+    @cached_property
+    def decoder(self) -> Decoder | None:
+        """The decoder, read when somebody first asks for it: a lookup never does."""
+        return self.given() if isinstance(self.given, partial) else self.given
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -132,14 +135,27 @@ class Model:
 
 
 def _refuse_strangers(
-    folder: Path, encoder: Encoder | FusingEncoder, quantizer: Quantizer, decoder: Decoder | None
+    folder: Path,
+    encoder: Encoder | FusingEncoder,
+    quantizer: Quantizer,
+    decoder: Mapping[str, Any] | None,
 ) -> None:
-    """Raise ModelMismatch for parts that were not made for each other."""
+    """Raise ModelMismatch for parts that were not made for each other; of the decoder, its table is seen."""
     if encoder.dim != quantizer.dim:
         raise ModelMismatch(
             f"{folder}: the encoder's vectors have width {encoder.dim}, the quantizer wants {quantizer.dim}: "
             "use the encoder it was trained with"
         )
-    made_for = None if decoder is None else (decoder.shape.dim, decoder.shape.sizes)
-    if made_for is not None and made_for != (quantizer.dim, tuple(quantizer.sizes)):
+    if decoder is None:
+        return
+    if (decoder["dim"], tuple(decoder["sizes"])) != (quantizer.dim, tuple(quantizer.sizes)):
         raise ModelMismatch(f"{folder}: decoder and quantizer differ in their codes: train the decoder again")
+    from genius.encode.weights import check_readable
+
+    check_readable(folder / DECODER)
+
+
+def _read_decoder(folder: Path, table: Mapping[str, Any], device: str) -> Decoder:
+    from genius.decode.weights import load_decoder
+
+    return load_decoder(folder, table).to(device).eval()

@@ -8,6 +8,7 @@ is float32.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -20,7 +21,14 @@ from genius.encode.base import Array
 from genius.encode.efficientnet import ImageTower, fold_norms, scale_pixels
 from genius.encode.minilm import VOCABULARY, TextTower, piece_ids
 from genius.encode.preprocess import Preprocess
-from genius.encode.weights import check_fit, fingerprint, read_tensors, save_weights, written_folder
+from genius.encode.weights import (
+    check_fit,
+    fingerprint,
+    read_tensors,
+    save_weights,
+    shapes_only,
+    written_folder,
+)
 from genius.errors import ModelMismatch, ModelNotFound
 
 if TYPE_CHECKING:
@@ -125,19 +133,21 @@ class MiniEncoder:
         weights, words = folder / WEIGHTS, folder / TOKENIZER
         if not (weights.is_file() and words.is_file()):
             raise ModelNotFound(f"no mini encoder in {folder}: it needs {WEIGHTS} and {TOKENIZER}")
-        stored, _ = read_tensors(weights)
-        with torch.device("meta"):
-            towers = Towers().eval()  # shapes only: the stored values take their place
-        check_fit(pack(towers.state_dict()), stored, weights)
-        towers.load_state_dict(unpack(stored), assign=True)
-        try:
-            tokenizer = Tokenizer.from_file(str(words))
-        except Exception as error:  # its parser raises nothing more precise
-            raise ModelMismatch(f"{words} is no tokenizer ({error}): fetch it again") from None
+        with ThreadPoolExecutor(1) as beside:
+            digest = beside.submit(fingerprint, weights, words)
+            stored, _ = read_tensors(weights)
+            with shapes_only():
+                towers = Towers().eval()
+            check_fit(packed_shapes(towers.state_dict()), stored, weights)
+            towers.load_state_dict(unpack(stored), assign=True)
+            try:
+                tokenizer = Tokenizer.from_file(str(words))
+            except Exception as error:  # its parser raises nothing more precise
+                raise ModelMismatch(f"{words} is no tokenizer ({error}): fetch it again") from None
         known = tokenizer.get_vocab_size()
         if known > VOCABULARY:
             raise ModelMismatch(f"{words} has {known} pieces, mini knows {VOCABULARY}: use its own tokenizer")
-        return cls(towers, tokenizer, fingerprint(weights, words), device)
+        return cls(towers, tokenizer, digest.result(), device)
 
 
 def load(source: str | Path | None = None, device: str = "cpu") -> MiniEncoder:
@@ -150,7 +160,7 @@ def pack(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     packed: dict[str, Tensor] = {}
     for name, value in state.items():
         value = value.detach().float()
-        if value.ndim == 2 and name.startswith("text."):
+        if _is_text_matrix(name, value):
             scale = value.abs().amax(dim=1).clamp(min=1e-8) / 127
             packed[name] = (value / scale[:, None]).round().to(torch.int8)
             packed[name + SCALE] = scale
@@ -159,11 +169,30 @@ def pack(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return packed
 
 
+def packed_shapes(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Shapes and kinds of what `pack` makes, without values."""
+    packed: dict[str, Tensor] = {}
+    for name, value in state.items():
+        if _is_text_matrix(name, value):
+            packed[name] = value.new_empty(value.shape, dtype=torch.int8)
+            packed[name + SCALE] = value.new_empty(len(value))
+        else:
+            packed[name] = value.new_empty(value.shape, dtype=torch.half)
+    return packed
+
+
+def _is_text_matrix(name: str, value: Tensor) -> bool:
+    return value.ndim == 2 and name.startswith("text.")
+
+
 def unpack(packed: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Stored weights back to float32."""
+    """Stored weights back to float32; in NumPy, which does not wait for threads on a busy machine."""
     state: dict[str, Tensor] = {}
     for name, value in packed.items():
         if not name.endswith(SCALE):
-            scale = packed.get(name + SCALE)
-            state[name] = value.float() if scale is None else value.float() * scale[:, None]
+            scale, stored = packed.get(name + SCALE), value.numpy()
+            if scale is None:
+                state[name] = torch.from_numpy(stored.astype(np.float32))
+            else:
+                state[name] = torch.from_numpy(np.multiply(stored, scale.numpy()[:, None], dtype=np.float32))
     return state

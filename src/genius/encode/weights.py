@@ -16,10 +16,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from genius.errors import ModelMismatch, ModelNotFound, StorageError
 
@@ -63,11 +65,16 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def check_readable(file: Path) -> None:
-    """Raise ModelMismatch unless `file` is whole safetensors; only its header is read."""
+    """Raise ModelMismatch (or ModelNotFound) unless `file` is safetensors of the right length.
+
+    Only its header is read.
+    """
     refuse_pickle(file)
     try:
         with safe_open(file, framework="pt"):
             return
+    except FileNotFoundError:
+        raise ModelNotFound(f"no weights at {file}: check the path") from None
     except (SafetensorError, OSError, RuntimeError) as error:
         raise _damaged(file, error) from None
 
@@ -96,6 +103,25 @@ def save_weights(
         ) from None
 
 
+class _Unfilled(TorchFunctionMode):
+    """`torch.nn.init` does nothing inside."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(function, "__module__", None) == nn.init.__name__:
+            return args[0] if args else (kwargs or {})["tensor"]
+        return function(*args, **(kwargs or {}))
+
+
+@contextmanager
+def shapes_only() -> Iterator[None]:
+    """Modules made inside have shapes and no values: stored ones will take their place.
+
+    Without the second mode, drawing first values that nobody will see imports torch's compiler: a second.
+    """
+    with torch.device("meta"), _Unfilled():
+        yield
+
+
 def check_fit(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], where: Path | str) -> None:
     """Raise ModelMismatch naming every key that is missing, extra, misshaped or of another kind of number."""
     wrong = [f"missing {name}" for name in expected.keys() - found.keys()]
@@ -115,11 +141,20 @@ def check_fit(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], where
 
 def refuse_not_finite(tensors: Mapping[str, Tensor], where: str) -> None:
     """Raise ModelMismatch naming every tensor that holds NaN or Inf."""
-    bad = sorted(n for n, t in tensors.items() if t.is_floating_point() and not bool(torch.isfinite(t).all()))
+    bad = sorted(name for name, tensor in tensors.items() if not _is_finite(tensor))
     if bad:
         raise ModelMismatch(
             f"{where} NaN or Inf in {', '.join(bad)}: the weights are spoilt, go back to earlier ones"
         )
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether no entry is NaN or Inf; NumPy is quicker at it and waits for no threads on a busy machine."""
+    if not tensor.is_floating_point():
+        return True
+    if tensor.device.type == "cpu" and tensor.dtype is not torch.bfloat16:
+        return bool(np.isfinite(tensor.detach().numpy()).all())
+    return bool(torch.isfinite(tensor).all())
 
 
 def refuse_pickle(file: Path) -> None:
