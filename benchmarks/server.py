@@ -219,7 +219,7 @@ def compare(folder: Path, seconds: float, rounds: int) -> dict[str, Any]:
         "engine_per_s": round(median(own.per_s for own, _ in pairs), 1),
         "server_per_s": round(median(theirs.per_s for _, theirs in pairs), 1),
         "mean_batch": round(total / count, 1),
-        "half_loadp99_by_p50": p99_by_p50(took),
+        "half_load_p99_by_p50": p99_by_p50(took),
         "half_load_searches": len(took),
         "half_load_p50_by_one_search": round(median(took) / median(alone), 2),
         "start_by_engine_start": _ratio([theirs / own for own, theirs in started]),
