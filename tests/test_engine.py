@@ -361,7 +361,8 @@ def test_a_real_model_with_random_weights(tmp_path, fake, pictures):
     model = Model("real", "f" * 16, encoder, quantizer, Decoder(shape).eval(), {"method": "both", "beam": 20})
     with Engine.create(tmp_path / "index", model) as engine:
         engine.add([*images(pictures), *texts(fake), *pairs(pictures)])
-        assert engine.stats()["search"] == {"method": "both", "beam": 20}
+        search = {"method": "both", "beam": 20, "rerank": "vectors", "chosen_on": "val"}
+        assert engine.stats()["search"] == search
         assert engine.search(pictures / "blue.png", want="image", k=1)[0].id == "blue"
         before = encoder.seen
         hits = engine.search(pictures / "red.png", k=6)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,11 +14,12 @@ from numpy.typing import NDArray
 
 from genius.data.images import open_image
 from genius.data.report import Report
-from genius.errors import BadInput
+from genius.errors import ModelMismatch, ModelNotFound
 from genius.pool.adding import Added, add_items
 from genius.pool.answering import Answer, Asked, answers, embed
 from genius.pool.asking import questions
 from genius.pool.branch import Branch, branch
+from genius.pool.defaults import default_options, describe
 from genius.pool.intake import THUMBNAIL, thumbnail
 from genius.pool.model import PoolModel
 from genius.pool.view import TRIE, View
@@ -31,7 +31,6 @@ from genius.store.stats import stats
 from genius.types import Hit, Item, Modality, Query
 
 ATTEMPTS = 5  # at an answer while others change the index
-_OPTIONS = frozenset(option.name for option in fields(Options))
 
 
 class Result(NamedTuple):
@@ -245,8 +244,21 @@ class Engine:
         return self.index.truth.thumbnail(row)
 
     def stats(self) -> dict[str, Any]:
-        """Items, sizes and settings, as plain values; does not load the model."""
-        return stats(self.index)
+        """Items, sizes and settings, and the default search, as plain values; does not load the model."""
+        search = describe(self._chosen(), vectors=self.index.dim is not None)
+        return {**stats(self.index), "search": search}
+
+    def _chosen(self) -> Mapping[str, Any]:
+        """The search settings of the model as it is now; those it had once, where it cannot be read."""
+        if self._model is not None:
+            return self._model.search_defaults
+        from genius.model import read_settings
+
+        try:
+            chosen: Mapping[str, Any] = read_settings(self.index.settings["model"]).get("search", {})
+        except (ModelNotFound, ModelMismatch):
+            chosen = self.index.settings["notes"].get("search", {})
+        return chosen
 
     @property
     def searcher(self) -> Searcher:
@@ -286,12 +298,7 @@ class Engine:
             yield
 
     def _options(self, k: int, search: str | None, rerank: str | None, beam: int | None) -> Options:
-        defaults = {"rerank": "vectors", **self.model.search_defaults}
-        unknown = set(defaults) - _OPTIONS
-        if unknown:
-            raise BadInput(f"the model's search defaults have unknown fields: {', '.join(sorted(unknown))}")
-        if self.index.dim is None and defaults["rerank"] == "vectors":
-            defaults["rerank"] = "codes"
+        defaults = default_options(self.model.search_defaults, vectors=self.index.dim is not None)
         own = {"k": k, "method": search, "rerank": rerank, "beam": beam}
         return Options(**defaults | {name: value for name, value in own.items() if value is not None})
 

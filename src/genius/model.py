@@ -46,6 +46,19 @@ def model_folder(name: str | Path) -> Path:
     return folder
 
 
+def read_settings(name: str | Path) -> dict[str, Any]:
+    """The model.toml of a model (shipped, or a folder); nothing else is loaded."""
+    file = model_folder(name) / SETTINGS
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise _no_model(file, error) from None
+
+
+def _no_model(file: Path, error: Exception) -> ModelMismatch:
+    return ModelMismatch(f"{file} is no model of ours ({error}): train or convert it anew")
+
+
 @dataclass(frozen=True)
 class Model:
     """Everything between a picture or text and its codes."""
@@ -63,18 +76,16 @@ class Model:
         from genius.quantize.model import FILE as QUANTIZER
         from genius.quantize.model import load_quantizer
 
-        folder = model_folder(name)
+        folder, settings = model_folder(name), read_settings(name)
         try:
-            settings = tomllib.loads((folder / SETTINGS).read_text(encoding="utf-8"))
             kind = settings["encoder"]["name"]
             source = settings["encoder"].get("source") or folder
             encoder = load_encoder(kind, source, device)
             quantizer = load_quantizer(folder, settings["quantizer"], device)
             decoder = settings.get("decoder")
             _refuse_strangers(folder, encoder, quantizer, decoder)
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-            file = folder / SETTINGS
-            raise ModelMismatch(f"{file} is no model of ours ({error}): train or convert it anew") from None
+        except (KeyError, TypeError) as error:
+            raise _no_model(folder / SETTINGS, error) from None
         # not the decoder: stored codes do not depend on it
         digest = hashlib.blake2b(encoder.fingerprint.encode(), digest_size=8)
         digest.update(json.dumps(quantizer.shape()).encode())

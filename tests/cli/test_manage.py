@@ -8,6 +8,9 @@ import sys
 
 import pytest
 
+from genius.engine import Engine
+from genius.store.index import Index
+
 
 @pytest.fixture
 def indexed(genius, pictures):
@@ -25,6 +28,43 @@ def test_stats_has_the_promised_keys(indexed):
     assert found["items"] == 11 and found["modalities"] == {"image": 9, "text": 1, "pair": 1}
     assert found["bytes_per_item"] > 0 and found["model"] == "mini" and found["generation"] == 1
     assert "items" in indexed("stats").out
+
+
+def test_stats_states_the_default_search(indexed, genius, pictures):
+    told = facts(indexed)["search"]
+    assert {"method", "beam", "rerank", "chosen_on"} <= told.keys()
+    assert told["rerank"] == "vectors" and told["chosen_on"] == "val"
+    line = next(line for line in indexed("stats").out.splitlines() if line.startswith("search"))
+    assert "rerank vectors" in line and "chosen on val" in line
+    genius("index", pictures, "--to", "small", "--no-vectors")
+    assert facts(lambda *words: genius(*words, "--in", "small"))["search"]["rerank"] == "codes"
+
+
+def test_stats_remembers_the_search_of_a_model_that_is_gone(tmp_path):
+    Index.create(
+        tmp_path / "idx",
+        model=str(tmp_path / "gone"),
+        fingerprint="0" * 16,
+        sizes=(3, 4),
+        dim=8,
+        notes={"search": {"method": "both", "beam": 7}},
+    )
+    with Engine.open(tmp_path / "idx") as engine:
+        told = {"method": "both", "beam": 7, "rerank": "vectors", "chosen_on": "val"}
+        assert engine.stats()["search"] == told
+
+
+def test_stats_shows_how_well_codes_tell_items_apart(indexed, tmp_path):
+    health = json.loads(indexed("stats", "--codes", "--format", "json").out)["health"]
+    sizes = facts(indexed)["sizes"]
+    assert [level["size"] for level in health["levels"]] == sizes and health["items"] == 11
+    assert health["levels"][0]["buckets"] == 3 and health["purity"] == 1.0  # three modalities
+    lines = indexed("stats", "--codes").out.split("\n\n")[1].splitlines()
+    assert lines[0].startswith("11 items, collisions ") and lines[1].split()[0] == "level"
+    assert [line.split()[1] for line in lines[2:-1]] == [str(size) for size in sizes]
+    assert "health" not in facts(indexed)
+    Index.create(tmp_path / "new", model="mini", fingerprint="0", sizes=(3, 4), dim=8)
+    assert "no items yet" in indexed("stats", "--codes", "--in", tmp_path / "new").out
 
 
 def test_remove_counts_what_was_there(indexed):
@@ -81,6 +121,7 @@ def test_help_stats_and_remove_import_no_torch(indexed, tmp_path):
     verbs = (
         ["--help"],
         ["stats"],
+        ["stats", "--codes"],
         ["remove", "red.png"],
         ["check"],
         ["compact"],

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from genius.cli.output import DEFAULT, Facts, Folder, facts_lines, say
 from genius.errors import BadInput, IndexCorrupt
+
+if TYPE_CHECKING:
+    from genius.quantize.health import Health
+    from genius.store.index import Index
 
 
 def remove(
@@ -26,15 +30,38 @@ def remove(
 
 def stats(
     folder: Folder = DEFAULT,
+    codes: Annotated[
+        bool, typer.Option("--codes", help="Also how well the codes tell the items apart, level by level.")
+    ] = False,
     form: Annotated[Facts, typer.Option("--format", help="How the values are printed.")] = Facts.TABLE,
 ) -> None:
-    """Say what is in the index and what it takes."""
-    from genius.store.index import Index
-    from genius.store.stats import stats as facts_of
+    """Say what is in the index, what it takes, and how it is searched by default."""
+    from genius.engine import Engine
 
-    with Index.open(folder) as index:
-        for line in facts_lines(facts_of(index), form):
-            print(line)
+    with Engine.open(folder) as engine:
+        facts = engine.stats()
+        health = _health(engine.index) if codes and facts["items"] else None
+    if form is Facts.JSON and health is not None:
+        facts["health"] = health.as_dict()
+    for line in facts_lines(facts, form):
+        print(line)
+    if form is Facts.TABLE and codes:
+        print("\n" + ("\n".join(_health_lines(health)) if health else "no items yet, so no codes"))
+
+
+def _health(index: Index) -> Health:
+    from genius.quantize.health import measure
+    from genius.store.records import Segment
+
+    every = Segment.join(list(index.truth.segments(index.levels, None)))
+    return measure(every.codes, index.settings["sizes"], modality=every.modality)
+
+
+def _health_lines(health: Health) -> list[str]:
+    """The table without its last column (queries, which it is about, are not in an index), and a legend."""
+    summary, *rows = health.lines()
+    legend = "buckets: different prefixes up to the level; largest, typical: items that share one"
+    return [summary, *(row.rsplit(None, 1)[0] for row in rows), legend]
 
 
 def check(

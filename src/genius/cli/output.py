@@ -90,7 +90,7 @@ def facts_lines(facts: Mapping[str, Any], form: Facts) -> Iterator[str]:
     width = max((len(name) for name in facts), default=0)
     for name, value in facts.items():
         if isinstance(value, Mapping):
-            value = ", ".join(f"{key} {number}" for key, number in value.items())
+            value = ", ".join(f"{key.replace('_', ' ')} {number}" for key, number in value.items())
         yield f"{name.replace('_', ' '):<{width}}  {printable(value)}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -52,5 +53,6 @@ def search(
 
     with Engine.open(folder, device=device) as engine:
         hits = engine.search(Query(text=text, image=image), k, want, search=method, rerank=rerank, beam=beam)
-    for line in hit_lines(hits, form):
-        print(line)
+        for line in hit_lines(hits, form):
+            print(line)
+        sys.stdout.flush()  # the answer does not wait for files to be let go of

@@ -11,8 +11,8 @@ from genius.store.index import Index
 def stats(index: Index) -> dict[str, Any]:
     """Items, sizes and settings, as plain values.
 
-    `bytes_per_item` is everything on disk divided by the items; `bytes` splits it into the truth, the codes
-    (trie, row numbers, modalities) and the vectors that a search maps.
+    `bytes_per_item` is everything on disk divided by the items; `bytes` and, per item, `bytes_each` split it
+    into the truth, the codes (trie, row numbers, modalities) and the vectors that a search maps.
     """
     modalities = index.truth.counts()
     items = sum(modalities.values())
@@ -23,6 +23,7 @@ def stats(index: Index) -> dict[str, Any]:
         "items": items,
         "modalities": {modality.value: count for modality, count in modalities.items()},
         "bytes_per_item": round(sum(used.values()) / items, 1) if items else 0.0,
+        "bytes_each": {part: round(size / items, 1) if items else 0.0 for part, size in used.items()},
         "bytes": used,
         "model": index.settings["model"],
         "fingerprint": index.settings["fingerprint"],

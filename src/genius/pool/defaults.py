@@ -1,0 +1,31 @@
+"""How an index is searched when nobody says how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from genius.errors import BadInput
+from genius.search.run import Options
+
+_OPTIONS = frozenset(option.name for option in fields(Options))
+
+
+def default_options(chosen: Mapping[str, Any], *, vectors: bool) -> dict[str, Any]:
+    """Fields of `Options`: those `chosen` for the model on val; re-ranking by vectors where they are kept."""
+    unknown = set(chosen) - _OPTIONS
+    if unknown:
+        raise BadInput(f"the model's search defaults have unknown fields: {', '.join(sorted(unknown))}")
+    options = {"rerank": "vectors", **chosen}
+    if not vectors and options["rerank"] == "vectors":
+        options["rerank"] = "codes"
+    return options
+
+
+def describe(chosen: Mapping[str, Any], *, vectors: bool) -> dict[str, Any]:
+    """The same for people: method, beam and re-ranking are always there, and on what they were chosen."""
+    options = default_options(chosen, vectors=vectors)
+    plain = Options(**options)
+    told = {"method": plain.method, "beam": plain.beam, "rerank": plain.rerank} | options
+    return told | {"chosen_on": "val" if chosen else "nothing: plain values"}
