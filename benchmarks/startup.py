@@ -1,0 +1,142 @@
+"""How soon `genius search` answers: from the start of the process to the first line of the answer.
+
+    python benchmarks/startup.py                       # benchmarks/results/startup.json
+    python benchmarks/startup.py --repeats 2 --out -   # a quick look
+
+A small index is made with the shipped model. Then processes take turns: `python -c "import torch"`, which no
+search with a network can do without, and searches by text, by image, with the decoder. Medians; `over_torch`
+is the ratio to that import in the same run, and `parts` says where one search spends its time. Promised: the
+first line within 2 s, once the files have been read before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from pools import versions
+
+COLOURS = ("red", "green", "blue", "yellow", "black", "white", "brown", "orange")
+TORCH = (sys.executable, "-c", "import torch; print(torch.__version__, flush=True)")
+PARTS = """
+import time
+last = time.perf_counter()
+parts = {}
+def lap(name):
+    global last
+    now = time.perf_counter()
+    parts[name] = round(1000 * (now - last))
+    last = now
+from genius.cli import app
+import typer.main
+typer.main.get_command(app)
+lap("import the command line")
+from genius.engine import Engine, load_model
+lap("import the engine")
+import torch
+lap("import torch")
+model = load_model("mini")
+lap("load encoder and quantizer")
+engine = Engine.open("idx", model=model)
+engine.stats()
+lap("open the index")
+engine.search("something red", want="image")
+lap("first search")
+engine.search("something blue", want="image")
+lap("next search")
+import json
+print(json.dumps(parts))
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--out", default=str(Path(__file__).parent / "results" / "startup.json"))
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as home:
+        folder = Path(home)
+        make_index(folder)
+        ask = (sys.executable, "-m", "genius", "search", "--in", "idx", "--want", "image")
+        ways = {
+            "import torch": TORCH,
+            "search by text": (*ask, "something red"),
+            "search by image": (*ask, "--image", "photos/red.png"),
+            "search with the decoder": (*ask, "something red", "--search", "generate"),
+        }
+        result = {
+            "command": " ".join(["python benchmarks/startup.py", *sys.argv[1:]]),
+            "versions": versions(),
+            "promised_seconds": 2,
+            "processes": compare(folder, ways, args.repeats),
+            "parts_ms": parts(folder, args.repeats),
+        }
+    text = json.dumps(result, indent=2) + "\n"
+    print(text, end="")
+    if args.out != "-":
+        Path(args.out).write_text(text)
+
+
+def make_index(folder: Path) -> None:
+    (folder / "photos").mkdir()
+    for colour in COLOURS:
+        Image.new("RGB", (320, 240), colour).save(folder / "photos" / f"{colour}.png")
+    command = [sys.executable, "-m", "genius", "index", "photos", "--to", "idx"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+
+
+def compare(folder: Path, ways: dict[str, Sequence[str]], repeats: int) -> dict[str, Any]:
+    """Medians of each way; they take turns, so a busy machine is busy for all of them."""
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    for number in range(repeats + 1):
+        for name, command in ways.items():
+            seconds = first_line(folder, command)
+            if number:  # the first round only brings the files into memory
+                taken[name].append(seconds)
+    torch = statistics.median(first for first, _ in taken["import torch"])
+    table = {}
+    for name, pairs in taken.items():
+        first = statistics.median(first for first, _ in pairs)
+        table[name] = {
+            "first_line_s": round(first, 2),
+            "slowest_first_line_s": round(max(first for first, _ in pairs), 2),
+            "end_s": round(statistics.median(end for _, end in pairs), 2),
+            "over_torch": round(first / torch, 2),
+        }
+    return table
+
+
+def first_line(folder: Path, command: Sequence[str]) -> tuple[float, float]:
+    """Seconds until a process prints its first line, and until it has ended."""
+    began = time.perf_counter()
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    first = time.perf_counter() - began
+    _, errors = process.communicate()
+    if process.returncode or not line:
+        sys.exit(errors.decode())
+    return first, time.perf_counter() - began
+
+
+def parts(folder: Path, repeats: int) -> dict[str, int]:
+    """Milliseconds of each part of one search, medians over processes."""
+    command = [sys.executable, "-c", PARTS]
+    runs = [
+        json.loads(subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout)
+        for _ in range(repeats)
+    ]
+    return {name: round(statistics.median(run[name] for run in runs)) for name in runs[0]}
+
+
+if __name__ == "__main__":
+    main()
