@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import numpy as np
@@ -107,11 +108,25 @@ def test_crossovers_by_hand():
     found = {each.system: each for each in crossovers(points)}
     assert found["flat"].items == pytest.approx(1000)
     assert found["level"].items == pytest.approx(10**3.5)
-    assert found["never"] == Crossover("never", "exact", None)
+    assert found["never"].items is None
     assert found["always"] == Crossover("always", "exact", 100, from_start=True)
     assert "overtakes exact at about 3,162 items" in found["level"].line()
     assert "at no measured size" in found["never"].line()
     assert "100 items, the smallest pool" in found["always"].line()
+
+
+def test_a_crossover_beyond_the_sizes_is_only_expected():
+    points = [point("exact", n, n / 1000) for n in (1000, 10_000)]  # 1, 10 ms: grows with the pool
+    points += [point("level", n, 100.0) for n in (1000, 10_000)]
+    points += [point("as steep", n, n / 10) for n in (1000, 10_000)]
+    points += [point("far", n, 1e5) for n in (1000, 10_000)]
+    found = {each.system: each for each in crossovers(points)}
+    assert found["level"].items is None
+    assert found["level"].expected == pytest.approx(100_000)
+    assert "at no measured size faster" in found["level"].line()
+    assert "if times go on as they grew last, from about 100,000 items" in found["level"].line()
+    assert found["as steep"].expected is None
+    assert found["far"].expected is None
 
 
 def test_faster_once_but_not_at_the_end_is_no_crossover():
@@ -143,5 +158,25 @@ def test_the_command(colours, tiny_model, tmp_path, monkeypatch):
     assert frontier["points"][0]["hit_at_5"] > 0.5
     table = CliRunner().invoke(app, [*options, "--format", "markdown"], catch_exceptions=False).stdout
     assert "| 300, 16 real | exact |" in table
+    monkeypatch.setattr(
+        "sys.argv", ["genius", "bench", "--data", "/secret/place", "--cache", "/x", "--write"]
+    )
+    file, numbers = tmp_path / "docs" / "results.md", tmp_path / "numbers"
+    numbers.mkdir()
+    elsewhere = frontier | {"machine": {"device": "NVIDIA H200", "kind": "cuda", "threads": 16}}
+    (numbers / "frontier-cuda.json").write_text(json.dumps(elsewhere))
+    written = [*options, "--write", str(file), "--numbers", str(numbers), "--systems", "lookup+codes,pq"]
+    CliRunner().invoke(app, [*written, "--seeds", "2", "--limit", "6"], catch_exceptions=False)
+    text = file.read_text()
+    assert "genius bench --data BENCH --write" in text
+    assert "/secret" not in text
+    assert "## Local pool" in text
+    assert "## Frontier: accuracy, time and bytes on NVIDIA H200" in text
+    assert "at most 6 queries of each row" in text
+    assert "pq: mean of 2 seeds, standard deviation" in text
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(links) == 14  # five pictures of each device, four files of numbers
+    assert all((file.parent / link).is_file() for link in links)
+    assert json.loads((numbers / "results-local.json").read_text())["mean"]["pq"]["seeds"]
     with pytest.raises(BadInput, match="--sizes 'many'"):
         CliRunner().invoke(app, [*options, "--sizes", "many"], catch_exceptions=False)

@@ -7,10 +7,13 @@ import pytest
 
 from genius.data.base import Row
 from genius.errors import BadInput
+from genius.evaluate.ablations import SYSTEMS
 from genius.evaluate.compare import compare
+from genius.evaluate.frontier_tables import hit_table, relative
 from genius.evaluate.protocol import figures, label
+from genius.evaluate.reference import tables
 from genius.evaluate.results import Entry, Results
-from genius.evaluate.writeup import writeup
+from genius.evaluate.writeup import Document, writeup
 
 
 def entry(system, row, hits, size):
@@ -56,13 +59,108 @@ def test_a_system_that_was_not_run(results):
         compare(results, "hnsw", "exact")
 
 
+FRONTIER = {
+    "points": [
+        {
+            "system": system,
+            "items": items,
+            "real": min(items, 2000),
+            "hit_at_5": 0.5,
+            "milliseconds": milliseconds,
+            "slow_milliseconds": 2 * milliseconds,
+            "queries_per_second": 1000 / milliseconds,
+            "bytes_per_item": 9.2,
+            "build_seconds": 0.1,
+        }
+        for items, times in ((1000, (2.0, 8.0)), (4000, (8.0, 2.0)))
+        for system, milliseconds in zip(("exact", "lookup+codes"), times, strict=True)
+    ],
+    "beams": [{"system": "genius", "beam": 5, "hit_at_5": 0.4, "milliseconds": 4.0}],
+    "same": {"genius+codes": "lookup+codes"},
+    "crossovers": [{"text": "lookup+codes overtakes exact at about 2,000 items"}],
+    "machine": {"device": "cpu", "kind": "cpu", "threads": 2},
+    "model": {"name": "mini", "fingerprint": "0" * 16},
+    "data": "bench",
+    "split": "test",
+    "queries": 40,
+    "encoding_milliseconds": 3.0,
+}
+
+
 def test_the_report_says_where_we_lose(results):
-    text = writeup([results], [], "genius bench --write results.md", ["pictures/a.png"])
-    assert text.startswith("# Results\n\nMade by `genius bench --write results.md`")
-    assert "worse on 1: emoji 0 -25.0" in text
-    assert "genius 0.47" in text  # (60 + 20) / (90 + 80)
-    assert "| image,text" not in text
-    assert "![pictures/a.png](pictures/a.png)" in text
+    text = writeup(Document([results], [], "genius bench --write results.md"))
+    assert text.startswith("# Results\n\nMade by\n\n```\ngenius bench --write results.md\n```")
+    assert "genius is even with ivf-pq" in text or "genius loses to ivf-pq (9 and 16 bytes per item)" in text
+    assert "better on 1 rows, no clear difference on 0, worse on 1 (emoji 0)" in text
+    assert "emoji 0 -25.0 [" in text  # in the table, with its interval
+    assert "| genius | 9.0 | 40.0 [" in text
+    assert "| 0.47 |" in text  # (60 + 20) / (90 + 80)
     assert "- numpy: 2" in text
     assert "\n\n\n" not in text
-    assert "- not run" in text  # no lookup systems here
+    assert "Frontier" not in text
+    assert "Ablations" not in text
+
+
+def test_times_are_multiples_of_exact_search(results):
+    pictures = {"cpu": {"pictures/a-cpu.png": "a picture"}}
+    text = writeup(Document([results], [FRONTIER], "x", pictures, numbers={"frontier cpu": "n/f.json"}))
+    assert "| lookup+codes | genius+codes | 4 | 0.25 |" in text  # time, in 1,000 and 4,000 items
+    assert "([numbers](n/f.json))" in text
+    assert "![a picture](pictures/a-cpu.png)" in text
+    assert "- time, cpu: lookup+codes overtakes exact at about 2,000 items" in text
+    assert " ms" not in text
+    assert "GENIUS, 2 + 8 x 12 bits | paper | 12.25" in text
+    assert hit_table(FRONTIER).header == ["system", "the same search", "1,000 items"]  # only real pools
+    again = relative(FRONTIER)
+    assert [p["milliseconds"] for p in again["points"]] == [1.0, 4.0, 4.0, 1.0]
+    assert [p["queries_per_second"] for p in again["points"]] == [1.0, 0.25, 0.25, 1.0]
+    assert again["beams"][0]["milliseconds"] == 2.0
+    assert again["unit"] == "exact search in 1,000 items = 1"
+
+
+def test_times_of_a_gpu_stand_as_they_are(results):
+    machine = {"device": "NVIDIA H200", "kind": "cuda", "threads": 16}
+    text = writeup(Document([results], [FRONTIER | {"machine": machine}], "x"))
+    assert "## Frontier: accuracy, time and bytes on NVIDIA H200" in text
+    assert "| 4,000, 2,000 real | exact | 50.0 | 8.00 |" in text
+
+
+def test_shares_by_task_stand_beside_the_papers(results):
+    first, second, third = tables(results)
+    shares = {line[0]: line[1:3] for line in first.lines}
+    assert shares["pair → text"] == ["0.72", "0.67"]  # (34.6 + 10.4) / (39.2 + 24.0); 60 / 90
+    assert shares["text → image"][1] == "0.25"
+    assert shares["image → image"] == ["0.25", "–"]
+    assert ["GENIUS", "genius", "84.0", "67.8", "20.0"] in [list(line) for line in second.lines]
+    assert third.lines[-1][:2] == ["mean", "16 rows"]
+    assert third.lines[1][2] == "77.9"  # CLIP-SF on COCO, supplement Table 9
+
+
+def test_ablations_are_a_section(results):
+    effect = {
+        "mean": 0.4,
+        "difference": -0.2,
+        "interval": [-0.3, -0.1],
+        "verdict": "worse",
+        "by_seed": [-0.2],
+    }
+    outcome = {
+        "recipe": {"name": "mini"},
+        "seeds": 1,
+        "limit": 0,
+        "setting": "universal",
+        "split": "test",
+        "base": {s: {"mean": 0.6, "interval": [0.5, 0.7]} for s in SYSTEMS},
+        "variants": [
+            {
+                "name": "no modality level",
+                "table": "Table 4",
+                "paper": -12.4,
+                "effects": dict.fromkeys(SYSTEMS, effect),
+            }
+        ],
+    }
+    text = writeup(Document([results], [], "x", ablations=outcome, numbers={"ablations": "a.json"}))
+    assert "| no modality level | Table 4 | 40.0 | -20.0 [-30.0, -10.0] |" in text
+    assert "- as in the paper: no modality level (-20.0; paper -12.4)" in text
+    assert "([numbers](a.json))" in text

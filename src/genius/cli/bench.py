@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from genius.cli.evaluate import cache_folder, progress, say
+from genius.cli.evaluate import cache_folder, progress, read_json, save_json, say, schooling_of
 from genius.errors import BadInput
 
 if TYPE_CHECKING:
@@ -43,28 +44,57 @@ def bench(
             help="Also evaluate all rows in both settings and write a report to this Markdown file."
         ),
     ] = None,
+    numbers: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --write: folder for its numbers as JSON. An ablations.json or a frontier of another "
+            "device that is there becomes part of the report."
+        ),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(min=0, help="With --write: at most N queries of each row; 0: all.")
+    ] = 0,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="With --write: average what starts at random over N seeds.")
+    ] = 1,
+    processes: Annotated[
+        int, typer.Option(min=1, help="With --write: find answers with N processes of one core each.")
+    ] = 1,
+    train_limit: Annotated[
+        int, typer.Option(min=0, help="Train queries per row that learning baselines read; 0: all.")
+    ] = 0,
+    train_steps: Annotated[
+        int, typer.Option(min=0, help="Steps that learning baselines train; 0: about a minute's.")
+    ] = 0,
 ) -> None:
     """Measure accuracy, time and bytes of each system, and from which pool size it beats exact search."""
     from genius.data.base import open_dataset
     from genius.evaluate import measure
     from genius.evaluate.benchmark import Plan, benchmark
+    from genius.evaluate.parallel import Source, find_answers
     from genius.evaluate.tables import frontier_table
 
     chosen = [name.strip() for name in datasets.split(",") if name.strip()]
     dataset = open_dataset(layout, data, chosen)
-    place = measure.Place(cache or cache_folder(), measure.pick_device(device))
+    schooling = schooling_of(train_limit, train_steps)
+    place = measure.Place(cache or cache_folder(), measure.pick_device(device), schooling=schooling)
     plan = Plan(f"exact,{systems}", _numbers(sizes, "--sizes"), _numbers(beams, "--beams"), queries, split)
     name = data.resolve().name
     with progress() as show:
         loaded = measure.load_model(model, place.device)
         results = []
         if write is not None:
-            for setting in ("universal", "local"):
-                asked = measure.Asked(setting, split)
+            both = [measure.Asked(setting, split, limit, seeds=seeds) for setting in ("universal", "local")]
+            if processes > 1:
+                for asked in both:  # vectors and codes: one process writes them
+                    measure.measure(dataset, name, loaded, "exact", asked, place, say, show)
+                source = Source(layout, data.resolve(), tuple(chosen), model)
+                find_answers(source, plan.systems, both, place, processes, say)
+            for asked in both:
                 results.append(measure.measure(dataset, name, loaded, plan.systems, asked, place, say, show))
         frontier = benchmark(dataset, name, loaded, model, plan, place, say, show)
     if write is not None:
-        _write(write, results, frontier)
+        _write(write, numbers, results, frontier)
     if format_ == "json":
         typer.echo(json.dumps(frontier))
     elif format_ == "markdown":
@@ -75,30 +105,60 @@ def bench(
         Console(width=None if sys.stdout.isatty() else 160).print(frontier_table(frontier).rich())
 
 
-def _write(file: Path, results: list[Results], frontier: dict[str, Any]) -> None:
+def _write(file: Path, numbers: Path | None, results: list[Results], frontier: dict[str, Any]) -> None:
     """The report in Markdown with its pictures beside it; nothing of the data itself is in them."""
-    from genius.evaluate.writeup import writeup
-    from genius.plots import frontier as pictures
+    from genius.evaluate.writeup import Document, writeup
+    from genius.store.atomic import write_file
+
+    frontiers, ablations, kept = [frontier], None, {}
+    if numbers is not None:
+        for each in results:
+            kept[each.setting] = numbers / f"results-{each.setting}.json"
+            save_json(kept[each.setting], each.as_json())
+        save_json(numbers / f"frontier-{frontier['machine']['kind']}.json", frontier)
+        frontiers = [read_json(one) for one in sorted(numbers.glob("frontier-*.json"))]
+        for one in frontiers:
+            machine = one["machine"]
+            kept[f"frontier {machine['device']}"] = numbers / f"frontier-{machine['kind']}.json"
+        if (numbers / "ablations.json").is_file():
+            kept["ablations"] = numbers / "ablations.json"
+            ablations = read_json(kept["ablations"])
+    pictures = {one["machine"]["device"]: _draw(one, file.parent / "pictures") for one in frontiers}
+    links = {what: os.path.relpath(path, file.parent) for what, path in kept.items()}
+    document = Document(results, frontiers, _command(), pictures, ablations, links)
+    write_file(file, [writeup(document).encode()])
+    say(f"written: {file}")
+
+
+def _draw(frontier: dict[str, Any], folder: Path) -> dict[str, str]:
+    """Pictures of a frontier in `folder`, times of a CPU as multiples: path beside the report -> caption."""
+    from genius.evaluate.frontier_tables import relative
+    from genius.plots.frontier import all_of
     from genius.plots.style import png
     from genius.store.atomic import storage_errors, write_file
 
-    drawn = {
-        "hit-by-bytes": pictures.by_bytes,
-        "hit-by-time": pictures.by_time,
-        "latency-by-size": pictures.latency,
-        "speed-by-size": pictures.speed,
-    }
-    if frontier["beams"]:
-        drawn["hit-by-beam"] = pictures.beams
-    folder = file.parent / "pictures"
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    for picture, draw in drawn.items():
-        write_file(folder / f"{picture}.png", [png(draw(frontier))])
-    command = "genius bench --write " + file.name
-    text = writeup(results, [frontier], command, [f"pictures/{picture}.png" for picture in drawn])
-    write_file(file, [text.encode()])
-    say(f"written: {file}")
+    kind = frontier["machine"]["kind"]
+    shown = relative(frontier) if kind == "cpu" else frontier
+    drawn = {}
+    for name, (caption, draw) in all_of(shown).items():
+        write_file(folder / f"{name}-{kind}.png", [png(draw(shown))])
+        drawn[f"{folder.name}/{name}-{kind}.png"] = f"{caption}, {frontier['machine']['device']}"
+    return drawn
+
+
+def _command() -> str:
+    """What was typed, with BENCH in place of the data's folder and without the cache's."""
+    shown: list[str] = []
+    before = ""
+    for word in ["genius", *sys.argv[1:]]:
+        if before == "--data" or word.startswith("--data="):
+            shown.append("BENCH" if before == "--data" else "--data=BENCH")
+        elif before != "--cache" and not word.startswith("--cache"):
+            shown.append(word)
+        before = word
+    return " ".join(shown)
 
 
 def _numbers(text: str, option: str) -> list[int]:

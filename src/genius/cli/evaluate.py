@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from genius.errors import BadInput
+
 if TYPE_CHECKING:
     from genius.data.base import Dataset
     from genius.evaluate.baselines.schooling import Schooling
@@ -161,6 +163,17 @@ def progress() -> Iterator[Callable[[str, int, int], None] | None]:
             bar.update(tasks[what], completed=done, total=of or None)
 
         yield show
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The object in a JSON file of ours; raises BadInput naming the file."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{file} cannot be read as JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise BadInput(f"{file} is no output of `genius eval` or `genius bench`")
+    return found
 
 
 def _ablations(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from genius.cli.evaluate import cache_folder, progress
+from genius.cli.evaluate import cache_folder, progress, read_json
 from genius.errors import BadInput
 
 if TYPE_CHECKING:
@@ -40,8 +39,8 @@ def plot(
     from genius.plots.report import report
     from genius.store.atomic import storage_errors, write_file
 
-    sections = [_results_section(_read(file)) for file in results or []]
-    sections += [_frontier_section(_read(file)) for file in frontier or []]
+    sections = [_results_section(read_json(file)) for file in results or []]
+    sections += [_frontier_section(read_json(file)) for file in frontier or []]
     if data is not None:
         sections.append(
             _model_section(
@@ -59,16 +58,6 @@ def plot(
             typer.echo(str(to / f"{name}.png"))
     write_file(to / "report.html", [report("genius: results", sections).encode()])
     typer.echo(str(to / "report.html"))
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{file} cannot be read as JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise BadInput(f"{file} is no output of `genius eval` or `genius bench`")
-    return found
 
 
 def _results_section(found: dict[str, Any]) -> Section:
@@ -91,19 +80,9 @@ def _frontier_section(found: dict[str, Any]) -> Section:
         raise BadInput("--frontier wants a file of `genius bench --format json`")
     where = found["machine"]["device"]
     drawn = [
-        Picture("hit-by-bytes", f"Hit rate against bytes per item ({where}).", png(pictures.by_bytes(found))),
-        Picture(
-            "hit-by-time", f"Hit rate against the time of one query ({where}).", png(pictures.by_time(found))
-        ),
-        Picture(
-            "latency-by-size", f"Time of one query against pool size ({where}).", png(pictures.latency(found))
-        ),
-        Picture(
-            "speed-by-size", f"Queries per second against pool size ({where}).", png(pictures.speed(found))
-        ),
+        Picture(name, f"{caption} ({where}).", png(draw(found)))
+        for name, (caption, draw) in pictures.all_of(found).items()
     ]
-    if found.get("beams"):
-        drawn.append(Picture("hit-by-beam", "Hit rate against the beam.", png(pictures.beams(found))))
     return Section(f"Frontier on {where}", [frontier_table(found)], drawn)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from genius.data.base import Dataset
 from genius.encode.base import encode_parts
-from genius.evaluate.catalog import LEARNING, SYSTEMS, BenchModel, Setup, names_of
+from genius.evaluate.catalog import LEARNING, OURS, SYSTEMS, BenchModel, Setup, names_of
 from genius.evaluate.code_search import CodeSearch
 from genius.evaluate.contents import ABSENT, Contents, Progress
 from genius.evaluate.encoding import CHUNK, Floats, Pool, Questions, open_or_none
@@ -25,6 +25,7 @@ from genius.evaluate.results import versions
 from genius.evaluate.systems import System
 from genius.types import Modality
 
+FLAT = "faiss-flat"  # exact search that is well written: the harder rival where it was measured
 TIMED = 3  # times that the encoding of a query is timed
 
 
@@ -56,17 +57,22 @@ def benchmark(
     folder = place.cache / "decoders"
     setup = Setup(model, dataset, evaluation.encoding, folder, place.device, split=plan.split)
     names = [system for system in names_of(plan.systems) if system not in LEARNING]  # those learn each pool
-    makers: list[Callable[[], System]] = [_maker(system, setup) for system in names]
+    same = _same_searches(names, setup)
+    makers: list[Callable[[], System]] = [_maker(name, setup) for name in names if name not in same]
     inside = _moved(judged, growth, len(pool))
     points = measure_frontier(makers, growth, sizes, questions, inside, say)
     return as_json(
         points,
-        crossovers(points),
+        [
+            *crossovers(points),
+            *(c for c in crossovers(points, FLAT) if c.system in OURS and c.system != "exact"),
+        ],
         data=data,
         model={"name": name, "fingerprint": model.fingerprint},
         split=plan.split,
         queries=len(questions),
         real_items=len(pool),
+        same=same,
         encoding_milliseconds=_encoding_time(model, evaluation.query_contents),
         beams=_beams(plan.beams, setup, pool, questions, judged, say),
         machine=machine(place.device),
@@ -76,6 +82,20 @@ def benchmark(
 
 def _maker(name: str, setup: Setup) -> Callable[[], System]:
     return lambda: SYSTEMS[name](setup)
+
+
+def _same_searches(names: Sequence[str], setup: Setup) -> dict[str, str]:
+    """Systems that are another one under a second name, such as the default search: name -> that one."""
+    first: dict[str, str] = {}
+    found = {}
+    for name in sorted(names, key=lambda name: name.startswith("genius+")):
+        system = SYSTEMS[name](setup)
+        if isinstance(system, CodeSearch):
+            settings = str(sorted(system.settings.items()))
+            if settings in first:
+                found[name] = first[settings]
+            first.setdefault(settings, name)
+    return found
 
 
 def _z(model: BenchModel, pool: Pool) -> Floats:

@@ -67,9 +67,9 @@ class CodeSearch:
         self._items = len(pool)
 
     def search(self, questions: Questions, k: int) -> Found:
-        """The `k` best items by the search's own score, or re-ranked."""
+        """The `k` best items by the search's own score, or re-ranked; never more than the beam has places."""
         found = empty(len(questions), k)
-        options = replace(self._options, k=k)
+        options = replace(self._options, k=min(k, self._options.beam))  # a search widens its beam to k
         for start in range(0, len(questions), AT_ONCE):
             part = slice(start, min(start + AT_ONCE, len(questions)))
             answers = self._searcher.search(

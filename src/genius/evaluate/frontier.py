@@ -26,6 +26,7 @@ BATCH = 64
 SINGLES = 50  # queries asked one by one
 WARM = 3  # searches before the clock starts
 K = 10
+FAR = 100  # times the largest pool that was measured: nothing is expected beyond
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,15 @@ class Crossover:
     than: str
     items: float | None  # None: at no size that was measured
     from_start: bool = False  # already at the smallest size
+    expected: float | None = None  # where, if both go on as over the last two sizes; None: nowhere
 
     def line(self) -> str:
         """The crossover for people."""
         if self.items is None:
-            return f"{self.system} is at no measured size faster than {self.than}"
+            more = ""
+            if self.expected is not None:
+                more = f"; if times go on as they grew last, from about {_rough(self.expected)} items"
+            return f"{self.system} is at no measured size faster than {self.than}{more}"
         if self.from_start:
             return f"{self.system} is faster than {self.than} from {self.items:,.0f} items, the smallest pool"
         return f"{self.system} overtakes {self.than} at about {self.items:,.0f} items"
@@ -133,7 +138,7 @@ def crossovers(points: Sequence[Point], than: str = "exact") -> list[Crossover]:
 
 def _crossover(system: str, than: str, sizes: Sequence[int], gaps: Sequence[float]) -> Crossover:
     if not sizes or gaps[-1] >= 0:  # it has to be faster at the end, and stay so
-        return Crossover(system, than, None)
+        return Crossover(system, than, None, expected=_expected(sizes, gaps))
     last_slower = max((n for n, gap in enumerate(gaps) if gap >= 0), default=None)
     if last_slower is None:
         return Crossover(system, than, float(sizes[0]), from_start=True)
@@ -143,12 +148,28 @@ def _crossover(system: str, than: str, sizes: Sequence[int], gaps: Sequence[floa
     return Crossover(system, than, float(np.exp(np.log(low) + share * np.log(high / low))))
 
 
+def _expected(sizes: Sequence[int], gaps: Sequence[float]) -> float | None:
+    """Where a gap that closes from the last size but one to the last will be closed; None if it does not."""
+    if len(sizes) < 2 or gaps[-2] - gaps[-1] < 0.05:
+        return None
+    rate = (gaps[-2] - gaps[-1]) / np.log(sizes[-1] / sizes[-2])
+    found = float(sizes[-1] * np.exp(gaps[-1] / rate))
+    return found if found < FAR * sizes[-1] else None
+
+
+def _rough(items: float) -> str:
+    """`items` to one figure: a line that is drawn on says no more."""
+    size = 10 ** int(np.log10(max(items, 1)))
+    return f"{round(items / size) * size:,}"
+
+
 def machine(device: str) -> dict[str, Any]:
     """What the times were measured on."""
     import torch
 
     return {
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu",
+        "kind": device,
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),

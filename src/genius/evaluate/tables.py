@@ -6,7 +6,7 @@ percent, as in the paper. What was not run is marked, never left blank.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -54,10 +54,15 @@ class Table:
         return table
 
 
-def results_table(results: Mapping[str, Any], *, intervals: bool = False) -> Table:
-    """Table 1 (local) or Table 2 (universal): rows by task, our systems, then the published columns."""
+def results_table(
+    results: Mapping[str, Any], *, intervals: bool = False, only: Collection[str] = ()
+) -> Table:
+    """Table 1 (local) or Table 2 (universal): rows by task, our systems, then the published columns.
+
+    `only` keeps some of the systems.
+    """
     published = columns(results["setting"]) if _is_mbeir(results) else ()
-    systems = list(results["mean"])
+    systems = [system for system in results["mean"] if not only or system in only]
     cells = {(row["dataset"], row["task"], row["system"]): row for row in results["rows"]}
     rows = _row_order(results, bool(published))
     lines = [
@@ -177,6 +182,12 @@ def _notes(results: Mapping[str, Any], published: Sequence[Column]) -> list[str]
             rerank = "not re-ranked" if settings["rerank"] == "none" else f"re-ranked by {settings['rerank']}"
             notes.append(
                 f"{name}: search by {_METHODS[settings['method']]}, beam {settings['beam']}, {rerank}"
+            )
+    for name, mean in results["mean"].items():
+        if "seeds" in mean:
+            notes.append(
+                f"{name}: mean of {len(mean['seeds'])} seeds, standard deviation "
+                f"{100 * mean['seed_deviation']:.1f}"
             )
     if _LEARNED_ON_POOL & set(results["mean"]):
         notes.append(

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from genius.errors import BadInput
-from genius.plots.style import INK, colour, figure, titled
+from genius.plots.style import INK, PALE, colour, figure, halo, titled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Frontier = Mapping[str, Any]
+
+
+Draw = Callable[[Frontier], "Figure"]
+
+
+def all_of(frontier: Frontier) -> dict[str, tuple[str, Draw]]:
+    """The pictures that `frontier` has figures for: file name -> what it shows, and how it is drawn."""
+    found: dict[str, tuple[str, Draw]] = {
+        "hit-by-bytes": ("Hit rate against bytes per item", by_bytes),
+        "hit-by-time": ("Hit rate against the time of one query", by_time),
+        "latency-by-size": ("Time of one query against pool size", latency),
+        "speed-by-size": ("Queries per second against pool size", speed),
+    }
+    if frontier.get("beams"):
+        found["hit-by-beam"] = ("Hit rate against the beam", beams)
+    return found
 
 
 def by_bytes(frontier: Frontier) -> Figure:
@@ -23,21 +39,26 @@ def by_bytes(frontier: Frontier) -> Figure:
 
 def by_time(frontier: Frontier) -> Figure:
     """Hit rate against the time of a single query, in the largest pool that is all real."""
-    return _scatter(
-        frontier, "milliseconds", "Hit rate by latency", "milliseconds per query, one at a time (log)"
-    )
+    return _scatter(frontier, "milliseconds", "Hit rate by latency", _time(frontier, "per query"))
 
 
 def speed(frontier: Frontier) -> Figure:
     """Queries per second against pool size, in batches: Figure 4 of the paper with exact search in it."""
-    return _lines(
-        frontier, "queries_per_second", "Speed by pool size, queries in batches", "queries per second (log)"
-    )
+    unit = frontier.get("unit")
+    label = f"queries per second, {unit} (log)" if unit else "queries per second (log)"
+    return _lines(frontier, "queries_per_second", "Speed by pool size, queries in batches", label)
 
 
 def latency(frontier: Frontier) -> Figure:
-    """Milliseconds of a single query against pool size."""
-    return _lines(frontier, "milliseconds", "Latency by pool size, one query at a time", "milliseconds (log)")
+    """Time of a single query against pool size."""
+    title = "Latency by pool size, one query at a time"
+    return _lines(frontier, "milliseconds", title, _time(frontier, "per query"))
+
+
+def _time(frontier: Frontier, of: str) -> str:
+    """The axis of a time: milliseconds, or multiples where the frontier says of what."""
+    unit = frontier.get("unit")
+    return f"time {of}, {unit} (log)" if unit else f"milliseconds {of}, one at a time (log)"
 
 
 def beams(frontier: Frontier) -> Figure:
@@ -57,7 +78,8 @@ def beams(frontier: Frontier) -> Figure:
     ticks = sorted({beam for points in curves.values() for beam, _ in points})
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.minorticks_off()
-    axes.set_ylim(bottom=0)
+    lowest = min(height for points in curves.values() for _, height in points)
+    axes.set_ylim(bottom=max(0, 5 * ((lowest - 5) // 5)))
     titled(axes, "Hit rate by beam", "beam (log)", "hit@5, %")
     _name_ends(axes, ends, linear=True)
     return made
@@ -73,8 +95,10 @@ def _scatter(frontier: Frontier, field: str, title: str, x: str) -> Figure:
             axes.scatter(*place, s=110, facecolors="none", edgecolors=shade, zorder=4, linewidths=1.6)
         else:
             axes.scatter(*place, s=46, color=shade, zorder=3, linewidths=0)
+    _draw_frontier(axes, [(p[field], 100 * p["hit_at_5"]) for p in points])
     axes.margins(x=0.16, y=0.14)
-    _name_points(axes, [(p[field], 100 * p["hit_at_5"], p["system"]) for p in points])
+    axes.xaxis.set_major_formatter(_plain)
+    _name_points(axes, [(p[field], 100 * p["hit_at_5"], _named(frontier, p["system"])) for p in points])
     titled(axes, f"{title}, {points[0]['items']:,} items", x, "hit@5, %")
     return made
 
@@ -92,9 +116,33 @@ def _lines(frontier: Frontier, field: str, title: str, y: str) -> Figure:
         width = 2.4 if system == "exact" else 1.5
         axes.plot(xs, ys, color=colour(system), marker="o", markersize=3.5, linewidth=width)
         ends.append((xs[-1], ys[-1], system))
+    sizes = sorted({point["items"] for point in frontier["points"]})
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    axes.xaxis.minorticks_off()
+    axes.yaxis.set_major_formatter(_plain)
     titled(axes, title, "items in the pool (log)", y)
     _name_ends(axes, ends)
     return made
+
+
+def _draw_frontier(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
+    """A line through the points that no other beats in both: less to the left, more above."""
+    best: list[tuple[float, float]] = []
+    for x, y in sorted(points, key=lambda point: (point[0], -point[1])):
+        if not best or y > best[-1][1]:
+            best.append((x, y))
+    axes.plot(*zip(*best, strict=True), color=PALE, linewidth=1.2, zorder=1, drawstyle="steps-post")
+
+
+def _named(frontier: Frontier, system: str) -> str:
+    """A system with the names that it also has, such as the default search."""
+    also = [name for name, other in frontier.get("same", {}).items() if other == system]
+    return " = ".join([system, *also])
+
+
+def _plain(value: float, position: object = None) -> str:
+    """A number on a logarithmic axis, written out: 0.01, 1, 1,000."""
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
 
 
 def _largest_real(frontier: Frontier) -> list[Mapping[str, Any]]:
@@ -137,8 +185,8 @@ def _name_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None
         taken.append(boxes[side, lift])
         axes.annotate(
             name, (px, py), xytext=(8 * side, lift), textcoords="offset points", fontsize=8.5, color=INK,
-            va="center", ha="left" if side > 0 else "right", annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": "#9aa1ab", "linewidth": 0.6} if abs(lift) > 11 else None,
+            va="center", ha="left" if side > 0 else "right", annotation_clip=False, path_effects=halo(),
+            arrowprops={"arrowstyle": "-", "color": "#9aa1ab", "linewidth": 0.6} if lift else None,
         )  # fmt: skip
 
 

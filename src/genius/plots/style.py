@@ -15,19 +15,19 @@ INK, PALE = "#22262b", "#c9ced6"
 # systems keep their colour in every picture
 COLOURS: dict[str, str] = {
     "exact": "#22262b",
-    "genius": "#9cc3f5",
-    "genius+codes": "#4a8fe0",
-    "genius+vectors": "#1b4f9c",
-    "decoder+codes": "#8f7ae5",
+    "genius": "#1c7ed6",
+    "genius+codes": "#0c8599",
+    "genius+vectors": "#0b4f6c",
+    "decoder+codes": "#8a6fe0",
     "decoder+vectors": "#5a3fb5",
     "lookup+codes": "#3fa764",
     "lookup+vectors": "#176b38",
-    "faiss-flat": "#8a8f98",
-    "hnsw": "#d9480f",
-    "ivf-pq": "#f2a65a",
-    "ivf-pq-best": "#b8621b",
-    "pq": "#e8c547",
-    "faiss-rq": "#d87fb4",
+    "faiss-flat": "#7a808a",
+    "hnsw": "#c92a2a",
+    "ivf-pq": "#e8590c",
+    "ivf-pq-best": "#8f4a12",
+    "pq": "#b08900",
+    "faiss-rq": "#c2559b",
 }
 OTHERS = ("#7b5ea7", "#c2477f", "#5b8c85", "#a0522d", "#6b7280", "#0f766e")
 
@@ -66,6 +66,13 @@ def plain(axes: Axes) -> None:
 def colour(system: str) -> str:
     """The colour of a system, the same in every picture."""
     return COLOURS.get(system, OTHERS[sum(system.encode()) % len(OTHERS)])
+
+
+def halo() -> list[Any]:
+    """White around letters, so that a line behind them does not cross them out."""
+    from matplotlib.patheffects import withStroke
+
+    return [withStroke(linewidth=2.5, foreground="white")]
 
 
 def titled(axes: Axes, title: str, x: str, y: str) -> None:

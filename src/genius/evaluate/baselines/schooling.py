@@ -9,11 +9,11 @@ from dataclasses import dataclass
 class Schooling:
     """Small enough for two cores. More steps, on a GPU, give such systems a better chance."""
 
-    steps: int = 3000
-    batch: int = 256
-    rate: float = 1e-3
-    layers: int = 3
-    width: int = 256
+    steps: int = 1200
+    batch: int = 128
+    rate: float = 3e-3
+    layers: int = 2
+    width: int = 128
     noise: float = (
         0.4  # length of it, added to unit vectors while memorizing, so that near ones lead there too
     )
