@@ -135,13 +135,13 @@ def _leaves(
         levels = range(frontier.level, len(trie.trie.sizes))
         codes = torch.stack([trie.codes(positions, level) for level in levels], -1)
         total += scorer.rest(owner, codes)
-        total = total.gather(1, _first_of_equal(owner, codes))
+        total = total.gather(1, first_of_equal(owner, codes))
     beams = (ranges.end > ranges.start).sum(1).tolist()
     host = zip(positions.cpu().numpy(), total.cpu().numpy(), valid.cpu().numpy(), beams, strict=True)
     return [Leaves(p[there], s[there], count) for p, s, there, count in host]
 
 
-def _first_of_equal(owner: Tensor, codes: Tensor) -> Tensor:
+def first_of_equal(owner: Tensor, codes: Tensor) -> Tensor:
     """For each item the first with the same codes, (batch, n): products may round equal rows differently."""
     new = torch.ones_like(owner, dtype=torch.bool)
     new[:, 1:] = (owner[:, 1:] != owner[:, :-1]) | (codes[:, 1:] != codes[:, :-1]).any(-1)

@@ -3,7 +3,7 @@
 A prefix of the first levels has nearly every code of the next level as a child, so a beam of 200 has tens of
 thousands of children, of which 200 are kept. Their scores are sums, score of the prefix + score of the code:
 with both sorted, a sum at (i, j) has (i + 1)(j + 1) - 1 others at least as large before it. The sums near the
-two axes, (i + 1)(j + 1) <= 1.5 * beam, give a bar that `beam` children reach; whatever reaches it is then
+two axes, (i + 1)(j + 1) <= 1.25 * beam, give a bar that `beam` children reach; whatever reaches it is then
 found by bisection. The children are exactly those that a look at all of them would pick.
 """
 
@@ -84,7 +84,7 @@ class Fans:
         order = np.argsort(-table)
         falling = table.take(order)
         base = (node - self.levels[level]) * size
-        row, column = _near_the_axes(len(node), size, beam)
+        row, column = near_the_axes(len(node), size, 1.25 * beam)
         row = np.argsort(-scores).take(row)
         sums = scores.take(row) + falling.take(column)
         child = children.take(base.take(row) + order.take(column))
@@ -134,8 +134,8 @@ class Fans:
 
 
 @lru_cache(64)
-def _near_the_axes(rows: int, columns: int, beam: int) -> tuple[Ints, Ints]:
-    """The places (i, j) with (i + 1)(j + 1) <= 1.5 * beam."""
+def near_the_axes(rows: int, columns: int, most: float) -> tuple[Ints, Ints]:
+    """The places (i, j) with (i + 1)(j + 1) <= most, row by row."""
     product = np.arange(1, rows + 1)[:, None] * np.arange(1, columns + 1)
-    i, j = np.nonzero(product <= 1.5 * beam)
+    i, j = np.nonzero(product <= most)
     return i, j

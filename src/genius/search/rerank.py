@@ -62,7 +62,7 @@ def products(vectors: NDArray[Any], phi: Floats) -> Floats:
     eight times as long to convert it. The factor goes to `phi`, which changes no bit of the result.
     """
     if vectors.dtype != np.float16:
-        return np.vecdot(np.asarray(vectors, dtype=np.float32), phi)
+        return np.asarray(np.vecdot(np.asarray(vectors, dtype=np.float32), phi))
     scaled = phi * np.float32(2.0**112)
     out = np.empty(len(vectors), dtype=np.float32)
     at_once = max(1, IN_CACHE // (4 * len(phi)))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +17,16 @@ from genius.search.lookup import Tables
 from genius.search.methods import PerSegment, by_both, by_decoder, by_lookup
 from genius.search.rerank import Fetch, by_codes, by_vectors
 from genius.search.segment import Segment
-from genius.search.trie import Bools
+from genius.search.trie import Bools, Trie
 
 if TYPE_CHECKING:
     from genius.decode.model import Decoder
+    from genius.search.replay import Replay
 
 LOOKUP_LEAVES = 32  # per beam: their codes are read and added up
-RERANKED = 8  # per beam: each is scored anew, from its codes or from its vector
+RERANKED = 3  # per beam: each is scored anew, from its codes or from its vector
+FIXED_LEAVES = {"lookup": 16.0, "generate": 8.0}  # per beam, in searches of fixed shape
+FIXED_SUFFIXES = 1.28  # per beam, where the decoder has to score them
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +39,10 @@ class Options:
     k: int = 10
     stop: int | None = None  # levels to search; None: until few items are left
     leaves: int | None = None  # how many are few; None: 32 per beam, 1 where the decoder has to score them
-    reranked: int | None = None  # items that are scored anew, the best by search score; None: 8 per beam
+    reranked: int | None = None  # items that are scored anew, the best by search score; None: 3 per beam
     weight: float = 1.0  # of the lookup score beside the decoder's, for `both`
     fusion: float = 0.0  # of the search score beside the similarity, when re-ranking
+    fixed: bool = False  # by a program of fixed shape, recorded once: for GPUs and one unfiltered segment
 
     def __post_init__(self) -> None:
         if self.method not in ("generate", "lookup", "both"):
@@ -61,6 +66,7 @@ class Searcher:
         if decoder is not None and decoder.shape.sizes != self.tables.sizes:
             raise BadInput(f"a decoder of sizes {decoder.shape.sizes} for codebooks of {self.tables.sizes}")
         self.decoder = None if decoder is None else decoder.to(device).eval()
+        self._fixed: WeakKeyDictionary[Trie, dict[Any, Any]] = WeakKeyDictionary()
 
     def search(
         self,
@@ -89,8 +95,7 @@ class Searcher:
             for segment, leaves in zip(pool, found, strict=True):
                 best = leaves[query]
                 if options.rerank != "none":
-                    most = RERANKED * options.beam if options.reranked is None else options.reranked
-                    best = best.best(max(most, options.k))
+                    best = best.best(max(_reranked(options), options.k))
                 if options.rerank == "codes":
                     looked_up = options.method == "lookup"
                     best = by_codes(segment.trie, best, self.tables, z[query], options.fusion, looked_up)
@@ -108,6 +113,8 @@ class Searcher:
         options: Options,
     ) -> PerSegment:
         """The leaves of each segment and query, by the method's own score."""
+        if options.fixed and options.method != "both" and len(pool) == 1 and pool[0].allowed is None:
+            return [self._replay(pool[0], z, wanted, options)]
         beam, device = max(options.beam, options.k), self.device
         cheap = LOOKUP_LEAVES * beam if options.leaves is None else options.leaves
         if options.method == "lookup":
@@ -136,6 +143,47 @@ class Searcher:
             [[leaves.best(beam) for leaves in part] for part in found] for found in (generated, looked_up)
         ]
         return by_both(pool, self.decoder, z, self.tables, *shorter, weight=options.weight, device=device)
+
+    def _replay(self, segment: Segment, z: Floats, wanted: Bools | None, options: Options) -> list[Leaves]:
+        """The leaves of each query by a recorded program; the plain search helps where it is not sure."""
+        program = self.recorded(segment.trie, options)
+        found = program(z, wanted)
+        leaves = [found.of(query, max(options.beam, options.k)) for query in range(len(z))]
+        again = np.flatnonzero(~found.sure)
+        if len(again):
+            mask = None if wanted is None else wanted[again]
+            (plain,) = self._find([segment], z[again], mask, replace(options, fixed=False))
+            for query, own in zip(again, plain, strict=True):
+                leaves[query] = own
+        return leaves
+
+    def recorded(self, trie: Trie, options: Options) -> Replay:
+        """The program that such a search of a pool runs; made, and on a GPU recorded, when first needed."""
+        from genius.search.fixed import FixedDecoder, FixedLookup, chosen_widths
+        from genius.search.replay import Replay
+        from genius.search.shelf import FixedTrie
+
+        made = self._fixed.setdefault(trie, {})
+        known = (options.method, options.rerank, options.beam, options.k, options.stop, options.leaves,
+                 options.reranked, options.fusion != 0.0)  # fmt: skip
+        if known not in made:
+            if "trie" not in made:
+                made["trie"] = FixedTrie(trie, self.tables, self.device)
+            beam = max(options.beam, options.k)
+            k = options.k if options.rerank == "none" else max(_reranked(options), options.k)
+            suffixes = options.rerank == "none" or options.fusion != 0.0
+            deep = options.method == "generate" and suffixes
+            share = FIXED_SUFFIXES if deep else FIXED_LEAVES[options.method]
+            share = share if options.leaves is None else options.leaves / beam
+            widths = chosen_widths(made["trie"], beam, k, share, options.stop)
+            program: Any = FixedLookup(made["trie"], self.tables, widths)
+            if options.method == "generate":
+                if self.decoder is None:
+                    raise BadInput("this model has no decoder: search with lookup, or train one")
+                program = FixedDecoder(made["trie"], self.tables, self.decoder, widths, suffixes)
+            made[known] = Replay(program, self.tables.dim, self.tables.sizes[0], self.device)
+        replay: Replay = made[known]
+        return replay
 
     def _by_vectors(
         self,
@@ -175,3 +223,7 @@ class Searcher:
         wanted = np.zeros((batch, self.tables.sizes[0]), dtype=bool)
         wanted[:, given.astype(np.int64)] = True
         return wanted
+
+
+def _reranked(options: Options) -> int:
+    return RERANKED * options.beam if options.reranked is None else options.reranked

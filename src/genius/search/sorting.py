@@ -56,16 +56,19 @@ class Tree:
     def __init__(self, levels: int, most: int) -> None:
         self.depth, self.most = levels, most  # levels that may still join, and with how many nodes each
         self.parts: list[list[tuple[NDArray[Any], Ints]]] = [[] for _ in range(levels)]  # codes and starts
+        self.last: list[int] = []  # codes of the last item of the part before
 
     def begin(self, items: int) -> None:
         """The next part has so many items."""
         self.new = np.zeros(items, dtype=bool)  # whether a prefix starts at this position
-        self.new[:1] = True
+        self.before, self.last = self.last, []
 
     def add(self, level: int, column: NDArray[Any], before: int) -> None:
         """The sorted codes of a level; `before` items were in earlier parts."""
-        if level >= self.depth:
+        if level >= self.depth or not len(column):
             return
+        self.last.append(int(column[-1]))
+        self.new[0] |= not self.before or self.before[level] != column[0]
         self.new[1:] |= column[1:] != column[:-1]
         starts = np.flatnonzero(self.new)
         self.parts[level].append((column[starts], starts + before))
@@ -78,9 +81,10 @@ class Tree:
     ) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int32], Ints]:
         """node_code, node_start, node_first and levels."""
         blocks = [(np.zeros(1, np.uint16), np.zeros(1, np.int64))]
+        none = [(np.zeros(0, np.uint16), np.zeros(0, np.int64))]
         blocks += [
             (np.concatenate(codes), np.concatenate(starts))
-            for codes, starts in (zip(*p, strict=True) for p in self.parts)
+            for codes, starts in (zip(*p, strict=True) for p in [part or none for part in self.parts])
         ]
         levels = np.cumsum([0] + [len(starts) + 1 for _, starts in blocks])
         closed = [np.append(starts, items) for _, starts in blocks]

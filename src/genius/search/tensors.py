@@ -62,13 +62,13 @@ class TensorTrie:
             return ranges.end - ranges.start
         return (self.before[ranges.end] - self.before[ranges.start]).long()
 
-    def children(self, ranges: Ranges, level: int) -> TensorChildren:
-        """The prefixes one code longer; `level` is that of the new code."""
+    def children(self, ranges: Ranges, level: int, width: int | None = None) -> TensorChildren:
+        """The prefixes one code longer; `level` is that of the new code, `width` as in `spread`."""
         if level < self.tree_levels:
             low = self.node_first[ranges.node].long()
             count = self.node_first[ranges.node + 1].long() - low
-            return TensorChildren(self, level, low, count * (ranges.end > ranges.start))
-        return TensorChildren(self, level, ranges.start, ranges.end - ranges.start)
+            return TensorChildren(self, level, low, count * (ranges.end > ranges.start), width)
+        return TensorChildren(self, level, ranges.start, ranges.end - ranges.start, width)
 
     def codes(self, positions: Tensor, level: int) -> Tensor:
         """Codes of a level, of the items at these positions; int64."""
@@ -91,10 +91,12 @@ class TensorChildren:
     Children stand in the order of their codes if the prefixes did.
     """
 
-    def __init__(self, trie: TensorTrie, level: int, low: Tensor, count: Tensor) -> None:
+    def __init__(
+        self, trie: TensorTrie, level: int, low: Tensor, count: Tensor, width: int | None = None
+    ) -> None:
         self.trie = trie
         self.in_tree = level < trie.tree_levels
-        self.parent, self.index, self.valid = spread(low, count)  # each (batch, places)
+        self.parent, self.index, self.valid = spread(low, count, width)  # each (batch, places)
         if self.in_tree:
             self.code = trie.node_code[self.index].long()
             if trie.before is not None:
@@ -201,17 +203,19 @@ class ForestChildren:
         return Frontier(self.level, tuple(found))
 
 
-def spread(low: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def spread(low: Tensor, count: Tensor, width: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """low[b, i], low[b, i] + 1, … (count[b, i] numbers) for all i of a row, padded to the widest row.
 
     Returns which i each place comes from, the number itself (0 in the padding), and which places are not
-    padding, each (batch, places).
+    padding, each (batch, places). With a `width`, rows have that many places, whatever does not fit is left
+    out, and nothing travels to the host.
     """
     after = count.cumsum(1)
     before = after - count
     total = after[:, -1:]
-    width = int(total.max())
+    width = int(total.max()) if width is None else width
     steps = torch.zeros(len(low), width + 1, dtype=torch.long, device=low.device)
+    before = before.clamp_max(width)
     owner = steps.scatter_add_(1, before, torch.ones_like(before))[:, :-1].cumsum(1) - 1
     place = torch.arange(width, device=low.device)
     valid = place < total

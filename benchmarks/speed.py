@@ -1,0 +1,73 @@
+"""How fast every way to search is, beside what people use: one command for a CPU, one for a GPU.
+
+    python benchmarks/speed.py                               # benchmarks/results/speed-cpu.json
+    PYTHONPATH=src python benchmarks/speed.py --device cuda  # benchmarks/results/speed-gpu.json, 8 minutes
+    python benchmarks/speed.py --tiny --out -                # every phase in seconds, to see that it works
+    python benchmarks/speed.py --phases scale --scale 1000000000     # 1 B synthetic items, 128 GB of memory
+    python benchmarks/speed.py --draw                        # pictures and tables again, from what is there
+
+The figures are written after each phase, and a phase that fails leaves its error there instead. The GPU
+command needs torch, numpy and (for its own phase) transformers, nothing else; FAISS is for the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from pools import versions
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--phases", nargs="+", help="default: all but those named in `on_request`")
+    parser.add_argument("--scale", type=int, default=100_000_000, help="items of the phase `scale`")
+    parser.add_argument("--cache", type=Path, help="folder that keeps what takes long to build")
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--draw", action="store_true")
+    parser.add_argument("--out", help="a file, or - for none")
+    args = parser.parse_args()
+    kind = "cpu" if args.device == "cpu" else "gpu"
+    out = RESULTS / f"speed-{kind}.json" if args.out is None else Path(args.out)
+    if not args.draw:
+        measure(args, kind, out)
+    if args.out != "-":
+        draw = importlib.import_module("speed_draw")
+        draw.draw(RESULTS, Path(__file__).parent.parent / "docs")
+
+
+def measure(args: argparse.Namespace, kind: str, out: Path) -> None:
+    """Run the phases one after the other; what is there of earlier runs is kept."""
+    phases = importlib.import_module(f"speed_{kind}").PHASES
+    result: dict[str, Any] = {}
+    if str(out) != "-" and out.exists() and args.phases:
+        result = json.loads(out.read_text())
+    names = args.phases or list(phases)
+    for name in names:
+        begin = time.perf_counter()
+        print(f"--- {name}", file=sys.stderr, flush=True)
+        try:
+            figures = phases[name](args)
+        except Exception as error:  # the other phases shall run
+            traceback.print_exc()
+            figures = {"error": f"{type(error).__name__}: {error}"[:500]}
+        figures["phase_seconds"] = round(time.perf_counter() - begin, 1)
+        figures["command"] = " ".join(["python benchmarks/speed.py", *sys.argv[1:]])
+        figures["versions"] = versions()
+        result[name] = figures
+        if str(out) != "-":
+            out.write_text(json.dumps(result, indent=1) + "\n")
+        print(json.dumps({name: figures}, indent=1), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Searches of fixed shape find what the plain searches find, without a number that travels to the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from genius.decode.initial import initialise
+from genius.decode.model import Decoder, DecoderShape
+from genius.search.beam import DecoderScorer, beam_search
+from genius.search.fixed import Answers, FixedDecoder, FixedLookup, Widths, chosen_widths, top_places
+from genius.search.leaves import Leaves
+from genius.search.lookup import Tables, lookup
+from genius.search.shelf import FixedTrie
+from genius.search.tensors import Forest, TensorTrie
+from genius.search.trie import Trie
+
+SIZES = (3, 17, 11, 11, 11)
+DIM = 12
+Codes = NDArray[np.int64]
+
+
+def pool(items: int, sizes: tuple[int, ...] = SIZES, seed: int = 0) -> Codes:
+    rng = np.random.default_rng(seed)
+    codes = (rng.random((items, len(sizes))) ** 1.5 * sizes).astype(np.int64)
+    codes[items // 2] = codes[items // 3]  # two items with the same codes
+    return codes
+
+
+def books(sizes: tuple[int, ...] = SIZES) -> Tables:
+    rng = np.random.default_rng(1)
+    return Tables([rng.normal(size=(size, DIM)).astype(np.float32) / (1 + n) for n, size in enumerate(sizes)])
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Decoder:
+    shape = DecoderShape(DIM, SIZES, layers=2, width=16, heads=2, head_width=8, feed_forward=32, prefix=4)
+    decoder, generator = Decoder(shape).eval(), torch.Generator().manual_seed(0)
+    initialise(decoder, generator)
+    for parameter in decoder.parameters():
+        parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
+    return decoder
+
+
+def queries(count: int) -> torch.Tensor:
+    return torch.nn.functional.normalize(torch.randn(count, DIM, generator=torch.Generator().manual_seed(2)))
+
+
+def everything(count: int, size: int = 3) -> torch.Tensor:
+    return torch.ones(count, size, dtype=torch.bool)
+
+
+def found(answers: Answers, query: int) -> dict[int, float]:
+    there = answers.scores[query] > -torch.inf
+    positions = answers.positions[query][there]
+    assert (positions.diff() > 0).all()
+    return dict(zip(positions.tolist(), answers.scores[query][there].tolist(), strict=True))
+
+
+def best(leaves: Leaves, k: int) -> dict[int, float]:
+    few = leaves.best(k)
+    return dict(zip(few.positions.tolist(), few.scores.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("stop", [2, 3, 4, 5])
+@pytest.mark.parametrize(("items", "beam"), [(3000, 6), (3000, 40), (200, 8), (250, 50)])
+def test_decoder_equals_the_plain_search(decoder: Decoder, stop: int, items: int, beam: int) -> None:
+    trie, z, wanted = Trie.build(pool(items), SIZES), queries(4), everything(4)
+    wanted[1] = torch.tensor([False, True, True])
+    fixed = FixedDecoder(
+        FixedTrie(trie, books(), "cpu"), books(), decoder, Widths(beam, 10, stop, items, items), suffixes=True
+    )
+    answers = fixed(z, wanted)
+    assert answers.sure.all()
+    forest = Forest([TensorTrie(trie)])
+    plain = beam_search(DecoderScorer(decoder, z), forest, 4, beam, stop=stop, modalities=wanted)[0]
+    for query, leaves in enumerate(plain):
+        assert int(answers.leaves[query]) == len(leaves)
+        assert found(answers, query) == pytest.approx(best(leaves, 10), abs=1e-4)
+
+
+def test_leaves_by_their_codes(decoder: Decoder) -> None:
+    trie, z, tables = Trie.build(pool(3000), SIZES), queries(3), books()
+    for stop in (2, 3, 5):
+        widths = Widths(20, 10, stop, 3000, 3000)
+        answers = FixedDecoder(FixedTrie(trie, tables, "cpu"), tables, decoder, widths, suffixes=False)(
+            z, everything(3)
+        )
+        forest = Forest([TensorTrie(trie)])
+        plain = beam_search(DecoderScorer(decoder, z), forest, 3, 20, stop=stop, suffixes=False)[0]
+        for query, leaves in enumerate(plain):
+            cosine = tables.cosine(z[query].numpy(), trie.codes(leaves.positions))
+            assert found(answers, query) == pytest.approx(best(leaves.rescored(cosine), 10), abs=1e-5)
+
+
+@pytest.mark.parametrize("stop", [2, 3, 4])
+@pytest.mark.parametrize(("items", "beam"), [(20_000, 5), (20_000, 60), (300, 10)])
+def test_lookup_equals_the_plain_search(stop: int, items: int, beam: int) -> None:
+    trie, z, tables = Trie.build(pool(items), SIZES), queries(5), books()
+    wanted = everything(5)
+    wanted[3] = torch.tensor([True, False, False])
+    widths = Widths(beam, 10, stop, items, items)
+    answers = FixedLookup(FixedTrie(trie, tables, "cpu"), tables, widths)(z, wanted)
+    assert answers.sure.float().mean() >= 0.5  # the others must be asked in the plain way
+    for query, own in enumerate(tables.of(z.numpy())):
+        leaves = lookup(trie, own, beam, stop=stop, modalities=wanted[query].numpy())
+        if answers.sure[query]:
+            assert int(answers.leaves[query]) == len(leaves)
+            assert found(answers, query) == pytest.approx(best(leaves, 10), abs=1e-5)
+
+
+def test_what_does_not_fit_is_reported(decoder: Decoder) -> None:
+    trie, z = Trie.build(pool(3000), SIZES), queries(3)
+    fixed = FixedTrie(trie, books(), "cpu")
+    narrow = FixedDecoder(fixed, books(), decoder, Widths(20, 10, 3, 30, 3000), suffixes=True)(
+        z, everything(3)
+    )
+    assert narrow.sure.all() and (narrow.leaves > 30).all()
+    assert (narrow.scores > -torch.inf).all()
+    wide = FixedDecoder(fixed, books(), decoder, Widths(20, 10, 3, 3000, 3000), suffixes=True)(
+        z, everything(3)
+    )
+    common = [len(found(narrow, q).keys() & found(wide, q).keys()) for q in range(3)]
+    assert sum(common) >= 10  # the best prefixes keep their items
+    few = FixedDecoder(fixed, books(), decoder, Widths(20, 10, 5, 3000, 4), suffixes=True)(z, everything(3))
+    assert not few.sure.any()
+
+
+def test_of_equal_scores_the_lowest_order_wins() -> None:
+    rng = np.random.default_rng(0)
+    for values in (1, 3, 1000):
+        scores = torch.from_numpy(rng.integers(-values, values + 1, (4, 300)).astype(np.float32)) * -0.5
+        scores[scores > 100] = -torch.inf
+        order = torch.from_numpy(np.stack([rng.permutation(1000)[:300] for _ in range(4)]))
+        rank, best, place = top_places(scores, order, 20)
+        for row in range(4):
+            expected = sorted(range(300), key=lambda i: (-float(scores[row, i]), int(order[row, i])))[:20]
+            expected = sorted(expected, key=lambda i: int(order[row, i]))
+            assert place[row].tolist() == expected
+            assert rank[row].tolist() == order[row, expected].tolist()
+            assert torch.equal(best[row], scores[row, expected])
+
+
+class Watch(TorchDispatchMode):
+    """Counts operations, and those that need a number of the device on the host."""
+
+    operations = waits = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operations += not func.is_view
+        name = func.name()
+        self.waits += any(part in name for part in ("_local_scalar_dense", "nonzero", "bincount", "unique"))
+        masks = [a for a in (args[1] if name.startswith("aten::index.") else ()) if a is not None]
+        self.waits += any(mask.dtype == torch.bool for mask in masks)
+        return func(*args, **(kwargs or {}))
+
+
+def watched(run: Any, count: int) -> tuple[int, int]:
+    with Watch() as watch:
+        run(queries(count), everything(count))
+    return watch.operations, watch.waits
+
+
+def test_operations_depend_on_nothing_and_nothing_waits(decoder: Decoder) -> None:
+    def count(queried: int, beam: int, items: int, kind: str) -> tuple[int, int]:
+        trie = FixedTrie(Trie.build(pool(items), SIZES), books(), "cpu")
+        assert trie.trie.tree_levels == 3
+        widths = Widths(beam, 10, 3, 200, 200)
+        if kind == "lookup":
+            return watched(FixedLookup(trie, books(), widths), queried)
+        return watched(FixedDecoder(trie, books(), decoder, widths, suffixes=kind == "suffixes"), queried)
+
+    for kind, most in (("lookup", 135), ("codes", 340), ("suffixes", 460)):
+        counts = {count(1, 5, 4000, kind), count(1, 50, 4000, kind), count(8, 50, 8000, kind)}
+        ((operations, waits),) = counts
+        assert waits == 0
+        assert operations <= most, f"{kind} takes {operations} operations"
+
+
+def test_widths_follow_the_pool() -> None:
+    small = FixedTrie(Trie.build(pool(300), SIZES), books(), "cpu")
+    large = FixedTrie(Trie.build(pool(20_000), SIZES), books(), "cpu")
+    assert chosen_widths(small, 10, 5, 8).stop < chosen_widths(large, 10, 5, 8).stop
+    assert chosen_widths(large, 10, 5, 8, stop=3).stop == 3

@@ -1,0 +1,129 @@
+"""Programs of fixed shape behind the front: any batch, the answers of the plain search, one program each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from genius.decode.initial import initialise
+from genius.decode.model import Decoder, DecoderShape
+from genius.errors import BadInput
+from genius.search.fixed import FixedLookup, Widths
+from genius.search.replay import Replay
+from genius.search.run import Options, Searcher
+from genius.search.segment import Segment
+from genius.search.shelf import FixedTrie
+from genius.search.trie import Trie
+
+SIZES = (3, 17, 11, 11)
+DIM, ITEMS = 12, 3000
+
+
+class World:
+    def __init__(self) -> None:
+        rng = np.random.default_rng(0)
+        self.codes = (rng.random((ITEMS, len(SIZES))) ** 1.5 * SIZES).astype(np.int64)
+        books = [rng.normal(size=(size, DIM)).astype(np.float32) for size in SIZES]
+        z = rng.normal(size=(9, DIM)).astype(np.float32)
+        self.z = z / np.linalg.norm(z, axis=1, keepdims=True)
+        self.vectors = rng.normal(size=(ITEMS, DIM)).astype(np.float16)
+        shape = DecoderShape(DIM, SIZES, layers=2, width=16, heads=2, head_width=8, feed_forward=32, prefix=4)
+        decoder = Decoder(shape).eval()
+        initialise(decoder, torch.Generator().manual_seed(0))
+        self.searcher = Searcher(books, decoder)
+        self.trie = Trie.build(self.codes, SIZES)
+
+    def search(self, options: Options, segments: Any = None, **more: Any) -> Any:
+        pool = segments or [Segment(self.trie)]
+        return self.searcher.search(pool, self.z, options, phi=self.z, fetch=self.vectors, **more)
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return World()
+
+
+@pytest.mark.parametrize("method", ["lookup", "generate"])
+@pytest.mark.parametrize("rerank", ["none", "codes", "vectors"])
+def test_answers_as_the_plain_search(world: World, method: Any, rerank: Any) -> None:
+    plain = Options(method, rerank, beam=40, k=10, stop=3, leaves=ITEMS, reranked=ITEMS)
+    found = world.search(replace(plain, fixed=True))
+    for ours, theirs in zip(found, world.search(plain), strict=True):
+        np.testing.assert_allclose(ours.scores, theirs.scores, atol=1e-4)
+        assert len(set(ours.rows) & set(theirs.rows)) >= 9  # the last may be one of two with nearly one score
+        assert np.array_equal(ours.codes, world.codes[ours.rows])
+
+
+def test_modalities_and_what_it_cannot_do(world: World) -> None:
+    plain = Options("generate", beam=20, k=5)
+    fixed = replace(plain, fixed=True)
+    wanted = np.zeros((9, 3), dtype=bool)
+    wanted[np.arange(9), np.arange(9) % 3] = True
+    wanted[8] = False
+    for query, answer in enumerate(world.search(fixed, modalities=wanted)):
+        assert len(answer) == (0 if query == 8 else 5)
+        assert (answer.codes[:, 0] == query % 3).all()
+    mask = np.random.default_rng(3).random(ITEMS) < 0.5  # a filter goes the plain way
+    for ours, theirs in zip(world.search(fixed, mask=mask), world.search(plain, mask=mask), strict=True):
+        assert ours.rows.tolist() == theirs.rows.tolist()
+    with pytest.raises(BadInput, match="leave it off"):
+        world.search(fixed, [Segment(Trie.build(world.codes[:4], SIZES))])
+
+
+def test_a_program_is_made_once(world: World) -> None:
+    options = Options("lookup", beam=20, k=5, fixed=True)
+    first = world.searcher.recorded(world.trie, options)
+    assert world.searcher.recorded(world.trie, options) is first
+    assert world.searcher.recorded(world.trie, replace(options, beam=21)) is not first
+
+
+def test_batches_of_any_size_are_padded_to_a_recorded_one(world: World) -> None:
+    calls: list[int] = []
+    program = FixedLookup(
+        FixedTrie(world.trie, world.searcher.tables, "cpu"), world.searcher.tables, Widths(20, 5, 3, 400, 400)
+    )
+
+    def noted(z: torch.Tensor, wanted: torch.Tensor) -> Any:
+        calls.append(len(z))
+        return program(z, wanted)
+
+    replay = Replay(noted, DIM, 3, "cpu", buckets=(2, 4)).warm()
+    calls.clear()
+    whole = replay(world.z)
+    assert calls == [4, 4, 2]
+    for query in range(9):
+        one = replay(world.z[query : query + 1])
+        assert np.array_equal(one.positions[0], whole.positions[query])
+        np.testing.assert_allclose(one.scores[0], whole.scores[query], atol=1e-6)
+
+
+def test_what_is_not_sure_is_asked_again() -> None:
+    world = World()
+    plain = Options("generate", beam=30, k=10, stop=4)
+    few = replace(plain, fixed=True)
+    program: Any = world.searcher.recorded(world.trie, few).program
+    program.trie.shelves.clear()
+    program.widths = replace(program.widths, children=3)  # too few for any query
+    found = world.searcher.recorded(world.trie, few)(world.z)
+    assert not found.sure.any()
+    for ours, theirs in zip(world.search(few), world.search(plain), strict=True):
+        assert ours.rows.tolist() == theirs.rows.tolist()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("method", ["lookup", "generate"])
+def test_a_recorded_graph_answers_as_the_cpu(world: World, method: Any) -> None:
+    options = Options(method, beam=20, k=10, stop=3, fixed=True)
+    expected = world.search(options)
+    gpu = World()
+    gpu.searcher = Searcher(
+        [gpu.searcher.tables.vectors[level] for level in gpu.searcher.tables.levels],
+        gpu.searcher.decoder,
+        "cuda",
+    )
+    for ours, theirs in zip(gpu.search(options), expected, strict=True):
+        np.testing.assert_allclose(ours.scores, theirs.scores, atol=1e-3)
