@@ -104,6 +104,16 @@ class Quantizer(Section):
     dropout: float = Field(default=0.0, ge=0, lt=1)  # of the fusion, in training
 
 
+class Tuning(Section):
+    """After stage 1: the code vectors alone learn to rank."""
+
+    steps: int = Field(gt=0)
+    batch: int = Field(default=1024, gt=0)
+    rate: float = Field(default=5e-4, gt=0)
+    temperature: float = Field(default=0.01, gt=0)
+    error: float = Field(default=30.0, ge=0)  # weight of the quantization error
+
+
 class QuantizerTraining(Section):
     """Stage 1 (eq. 3-8)."""
 
@@ -118,6 +128,7 @@ class QuantizerTraining(Section):
     mask_positives: bool = True
     balance: float = Field(default=1.0, ge=0, le=1)  # tasks are drawn by size ** balance
     refine_rounds: int = Field(default=0, ge=0)  # codebook refinement on the final z, after training
+    tuning: Tuning | None = None
     encode_beam: int = Field(default=1, ge=1)  # beam of the encoding search
 
 

@@ -125,7 +125,8 @@ from genius.quantize.fusion import PRESETS
 from genius.quantize.model import Quantizer
 from genius.quantize.residual import code_sizes
 from genius.quantize.train import Objective, train_quantizer
-from genius.training.distributed import processes
+from genius.quantize.tune import Tuning
+from genius.training.distributed import is_main, processes
 from genius.training.schedule import Plan
 
 PRESETS["small"] = (32, 64)
@@ -134,7 +135,10 @@ with processes("cpu"):
     quantizer = Quantizer(24, code_sizes(3, 16), fusion="small")
     plan = Plan(steps=12, batch=32, rate=1e-3, check_every=6)
     train_quantizer(quantizer, make_pairs(1), make_pairs(2), plan, Objective(temperature=0.05),
-                    folder=Path(sys.argv[1]), seed=0, kmeans_sample=400, refine_rounds=1, show=False)
+                    folder=Path(sys.argv[1]), seed=0, kmeans_sample=400, refine_rounds=1,
+                    tuning=Tuning(steps=5, batch=32, temperature=0.05), show=False)
+    if is_main():
+        torch.save(quantizer.residual.vectors, Path(sys.argv[1]) / "vectors.pt")
 """
 
 
@@ -153,3 +157,5 @@ def test_two_processes_learn_what_one_learns(tmp_path):
         for name in mine.keys() - {"samples_per_s"}:
             # hit rates jump by whole queries when rounding tips a code
             assert mine[name] == pytest.approx(theirs[name], rel=1e-3, abs=0.03 * name.startswith("hit"))
+    mine, theirs = (torch.load(tmp_path / run / "vectors.pt") for run in ("one", "two"))
+    assert (mine - theirs).abs().amax(1).gt(1e-3).float().mean() < 0.1  # refined and tuned in the same way

@@ -32,6 +32,7 @@ from genius.quantize.model import Quantizer, load_quantizer, save_quantizer
 from genius.quantize.pairs import Pairs, pairs_of
 from genius.quantize.residual import code_sizes
 from genius.quantize.train import Objective, train_quantizer
+from genius.quantize.tune import Tuning
 from genius.store.atomic import write_file
 from genius.training import distributed
 
@@ -216,6 +217,7 @@ def _quantizer(recipe: Recipe, folder: Path, train: Pairs, val: Pairs, encoder: 
         quantizer, train.balanced(table.balance), val, plan_of(table.optimiser), Objective(**values),
         folder=folder / "quantizer", seed=recipe.seed, kmeans_sample=table.kmeans_sample,
         refine_rounds=table.refine_rounds,
+        tuning=Tuning(**table.tuning.model_dump()) if table.tuning else None,
         notes={"encoder": encoder, "data": [train.queries, train.items], "balance": table.balance},
     )  # fmt: skip
     if distributed.is_main():

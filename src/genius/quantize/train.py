@@ -25,6 +25,7 @@ from genius.quantize.model import Quantizer
 from genius.quantize.pairs import Pairs
 from genius.quantize.recall import code_recall, fuse_items, fuse_queries, phi_recall
 from genius.quantize.refine import refine
+from genius.quantize.tune import Tuning, tune
 from genius.training.contrastive import contrastive_loss
 from genius.training.distributed import is_main, same_everywhere
 from genius.training.loop import Result, run
@@ -78,11 +79,12 @@ def train_quantizer(
     seed: int,
     kmeans_sample: int = 100_000,
     refine_rounds: int = 0,
+    tuning: Tuning | None = None,
     least_purity: float = LEAST_PURITY,
     notes: Mapping[str, Any] | None = None,
     show: bool = True,
 ) -> Trained:
-    """Train `quantizer` in place on `train`, keep the weights that are best on `val`, refine the codebooks.
+    """Train `quantizer` in place on `train`, keep what is best on `val`, refine and tune the codebooks.
 
     `train` must be on the quantizer's device. A run found in `folder` is resumed, or refused if its `notes`
     (plain values that say where the vectors come from) were others. Raises TrainingStopped when a loss is not
@@ -116,6 +118,8 @@ def train_quantizer(
     errors: tuple[float, ...] = ()
     if refine_rounds:
         errors = _refine(quantizer, train, refine_rounds, seed)
+    if tuning is not None:
+        tune(quantizer, train, tuning, seed)
     judged = train if val is None else val
     health = health_of(quantizer, judged, seed)
     health.check(least_purity)

@@ -1,0 +1,68 @@
+"""Codebooks that rank: after refinement, code vectors learn to tell the items apart that queries ask for.
+
+Refinement brings the sum of an item's code vectors near to its z; what a search needs is that the query's own
+item is nearer than the others. So, with codes and fusion held, the code vectors alone move to lower
+
+    L_cl(z_query, sum of the item's code vectors) + error * |z_item - sum|^2          (not in the paper)
+
+the contrastive loss of stage 1, on the quantized item. The second term keeps them where encoding finds them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from genius.quantize.model import Quantizer
+from genius.quantize.pairs import Pairs
+from genius.quantize.recall import fuse_items
+from genius.training.contrastive import contrastive_loss
+from genius.training.distributed import mean_over_processes
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How long and how far the code vectors move; the fields are those of the recipe."""
+
+    steps: int
+    batch: int = 1024
+    rate: float = 5e-4
+    temperature: float = 0.01
+    error: float = 30.0  # weight of the quantization error
+
+
+def tune(quantizer: Quantizer, pairs: Pairs, tuning: Tuning, seed: int = 0) -> tuple[float, ...]:
+    """Move the code vectors of `quantizer`, in place; the loss of each step.
+
+    All processes take their part of each batch. The vectors of level 0 stay unless it is assigned: elsewhere
+    they decide which modality a vector gets.
+    """
+    residual = quantizer.residual
+    z_item = fuse_items(quantizer, pairs)
+    codes = quantizer.encode(z_item, pairs.item_modality)
+    vectors = residual.vectors.clone().requires_grad_(True)
+    held = 0 if residual.modality == "assigned" else residual.starts[residual.first]  # rows of level 0
+    optimiser = torch.optim.Adam([vectors], lr=tuning.rate)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.0, max(tuning.steps, 1))
+    losses: list[Tensor] = []
+    for step in range(tuning.steps):
+        batch = pairs.sample(step, tuning.batch, seed)
+        query, item = batch.query[batch.part], batch.item[batch.part]
+        with torch.no_grad():
+            z_query = quantizer(*pairs.query_parts(query, batch.text[batch.part]))
+        total = vectors[residual.rows(codes[item])].sum(1)
+        positive = pairs.are_positive(batch.query[:, None], batch.item)
+        ranking = contrastive_loss(z_query, total, tuning.temperature, positive)
+        loss = ranking + tuning.error * (z_item[item] - total).square().sum(1).mean()
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        assert vectors.grad is not None
+        mean_over_processes(vectors.grad)[:held] = 0
+        optimiser.step()
+        schedule.step()
+        losses.append(mean_over_processes(loss.detach()))
+    with torch.no_grad():
+        residual.vectors.copy_(vectors)
+    return tuple(torch.stack(losses).tolist()) if losses else ()
