@@ -192,7 +192,7 @@ def scale(args: argparse.Namespace) -> dict[str, Any]:
     for items in (few, many):
         begin = time.perf_counter()
         codes = base if items == few else multiplied(base, items)
-        made, before = time.perf_counter() - begin, _peak()
+        made, before = time.perf_counter() - begin, _now()
         clock, busy = time.perf_counter(), time.process_time()
         trie = Trie.build(codes, sizes)
         clock, busy = time.perf_counter() - clock, time.process_time() - busy
@@ -202,8 +202,8 @@ def scale(args: argparse.Namespace) -> dict[str, Any]:
             "build_processor_seconds": round(busy, 1),
             "bytes_per_item": round(trie.nbytes / items, 2),
             "tree_levels": trie.tree_levels,
-            "peak_bytes_per_item_beyond_the_codes": round((_peak() - codes.nbytes) / items, 1),
-            "peak_bytes_before": before,
+            "codes_bytes_per_item": codes.nbytes / items,
+            "peak_bytes_per_item_of_the_build": round((_peak() - before) / items, 1),
         }
         del codes
         pool = [Segment(trie)]
@@ -224,10 +224,18 @@ def _peak() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
+def _now() -> int:
+    """Bytes in memory."""
+    return 4096 * int(Path("/proc/self/statm").read_text().split()[1])
+
+
 GENERATE = {
     "level by level": Options("generate", "none", beam=50, k=K, stop=LEVELS),
     "full depth": Options("generate", "none", beam=50, k=K),
     "early stop": Options("generate", "codes", beam=50, k=K, stop=3),
+}
+FIXED = {
+    "early stop, fixed shape": Options("generate", "codes", beam=50, k=K, stop=3, fixed=True),
 }
 TEXT = "Find a picture that matches the description: a brown dog runs through the snow with a red ball."
 
@@ -252,10 +260,11 @@ def generate(args: argparse.Namespace) -> dict[str, Any]:
         for batch in (1, 16):
             row: dict[str, Any] = {"encode": _clock(partial(_encode, model), texts, batch)}
             for precision in ("float32", "bfloat16", "int8"):
-                searcher = Searcher(books, _as(model.decoder, precision))
-                for name, options in GENERATE.items():
-                    ask = partial(_ask, searcher, trie, options, None)
-                    row[f"{name}, {precision}"] = _clock(ask, z, batch)
+                searcher = Searcher(books, model.decoder, precision=precision)
+                for name, options in (GENERATE | FIXED).items():
+                    if precision != "int8" or name in GENERATE:
+                        ask = partial(_ask, searcher, trie, options, None)
+                        row[f"{name}, {precision}"] = _clock(ask, z, batch)
             fastest = {name: min(ms for key, ms in row.items() if key.startswith(name)) for name in GENERATE}
             row["fastest over encoding"] = {
                 name: round(ms / row["encode"], 3) for name, ms in fastest.items()
@@ -270,29 +279,12 @@ def _encode(model: Any, texts: list[str]) -> Any:
     return model.z(model.embed_queries([None] * len(texts), texts, [""] * len(texts)))
 
 
-def _as(decoder: Any, precision: str) -> Any:
-    """A copy of the decoder with weights of this kind; int8 is weight and activation, per call."""
-    import copy
-    import warnings
-
-    import torch
-
-    own = copy.deepcopy(decoder)
-    if precision == "bfloat16":
-        return own.bfloat16()
-    if precision == "int8":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return torch.ao.quantization.quantize_dynamic(own, {torch.nn.Linear}, dtype=torch.qint8)
-    return own
-
-
 def _agreement(books: list[Floats], decoder: Any, pool: list[Segment], z: Floats) -> dict[str, float]:
     shares: dict[str, float] = {}
-    for name, options in GENERATE.items():
-        plain = Searcher(books, _as(decoder, "float32")).search(pool, z, options)
-        for precision in ("bfloat16", "int8"):
-            found = Searcher(books, _as(decoder, precision)).search(pool, z, options)
+    for name, options in (GENERATE | FIXED).items():
+        plain = Searcher(books, decoder).search(pool, z, options)
+        for precision in ("bfloat16", "int8") if name in GENERATE else ("bfloat16",):
+            found = Searcher(books, decoder, precision=precision).search(pool, z, options)
             shares[f"{name}, {precision}"] = recall([a.rows for a in found], [a.rows for a in plain])
     return shares
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from genius.errors import BadInput
 from genius.search.leaves import top
 from genius.search.lookup import Tables, lookup
 from genius.search.rerank import products
@@ -105,3 +106,30 @@ def test_lengths_by_pairs_are_those_of_the_sums() -> None:
     codes = np.stack([rng.integers(0, len(book), 200) for book in books], 1).astype(np.uint16)
     sums = sum(book[codes[:, level]] for level, book in enumerate(books))
     np.testing.assert_allclose(Tables(books).lengths(codes), np.linalg.norm(sums, axis=1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_lighter_weights_find_nearly_the_same(precision: str) -> None:
+    torch = pytest.importorskip("torch")
+    from genius.decode.initial import initialise
+    from genius.decode.model import Decoder, DecoderShape
+    from genius.search.run import Options, Searcher
+    from genius.search.segment import Segment
+
+    rng = np.random.default_rng(0)
+    shape = DecoderShape(12, SIZES, layers=2, width=32, heads=2, head_width=16, feed_forward=64, prefix=4)
+    decoder, generator = Decoder(shape).eval(), torch.Generator().manual_seed(0)
+    initialise(decoder, generator)
+    for parameter in decoder.parameters():
+        parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
+    books = [rng.normal(size=(size, 12)).astype(np.float32) for size in SIZES]
+    pool, z = [Segment(Trie.build(dense(5000, 1), SIZES))], rng.normal(size=(20, 12)).astype(np.float32)
+    before = {name: value.clone() for name, value in decoder.state_dict().items()}
+    options = Options("generate", beam=30, k=10)
+    plain = Searcher(books, decoder).search(pool, z, options)
+    light = Searcher(books, decoder, precision=precision).search(pool, z, options)
+    same = [len(set(a.rows) & set(b.rows)) / 10 for a, b in zip(plain, light, strict=True)]
+    assert np.mean(same) >= 0.85
+    assert all(torch.equal(value, before[name]) for name, value in decoder.state_dict().items())
+    with pytest.raises(BadInput, match="int8"):
+        Searcher(books, decoder, precision="int4")

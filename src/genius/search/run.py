@@ -57,15 +57,24 @@ class Searcher:
     """The model's side of a search: code vectors and, unless only `lookup` is wanted, a decoder.
 
     `device` is where the decoder is put and batches are searched; `lookup` on the CPU does not import torch.
+    `precision` is that of the decoder's weights: float32, bfloat16, or on the CPU int8.
     """
 
     def __init__(
-        self, codebooks: Sequence[NDArray[Any]], decoder: Decoder | None = None, device: str = "cpu"
+        self,
+        codebooks: Sequence[NDArray[Any]],
+        decoder: Decoder | None = None,
+        device: str = "cpu",
+        precision: str = "float32",
     ) -> None:
         self.tables, self.device = Tables(codebooks), device
         if decoder is not None and decoder.shape.sizes != self.tables.sizes:
             raise BadInput(f"a decoder of sizes {decoder.shape.sizes} for codebooks of {self.tables.sizes}")
-        self.decoder = None if decoder is None else decoder.to(device).eval()
+        if decoder is not None:
+            from genius.search.precision import lighter
+
+            decoder = lighter(decoder, precision).to(device).eval()
+        self.decoder = decoder
         self._fixed: WeakKeyDictionary[Trie, dict[Any, Any]] = WeakKeyDictionary()
 
     def search(
