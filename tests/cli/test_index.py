@@ -63,6 +63,13 @@ def test_nothing_usable_is_an_error(genius, tmp_path):
     assert done.code == 2 and "none of the files" in done.err
 
 
+def test_an_empty_folder_is_remarked_on(genius, tmp_path):
+    (tmp_path / "empty").mkdir()
+    done = genius("index", tmp_path / "empty", "--to", "idx", "--format", "json")
+    assert done.code == 0 and json.loads(done.out)["items"] == 0
+    assert "nothing to index" in done.err and "empty" in done.err
+
+
 def test_a_missing_path_is_refused_before_any_work(genius, pictures):
     done = genius("index", pictures, "nowhere", "--to", "idx")
     assert done.code == 2 and "nowhere" in done.err

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from genius.engine import Engine
+from genius.errors import GeniusError
 from genius.store.index import Index
 
 
@@ -140,3 +141,9 @@ def test_the_shell_completes_verbs(genius, monkeypatch):
     monkeypatch.setenv("COMP_WORDS", "genius sea")
     monkeypatch.setenv("COMP_CWORD", "1")
     assert genius().out.split() == ["search"]
+
+
+def test_help_tells_the_exit_code_of_every_error(genius):
+    told = " ".join(genius("--help").out.split())
+    codes = {kind.exit_code for kind in GeniusError.__subclasses__()}
+    assert len(codes) >= 9 and all(f" {code} " in told for code in codes)

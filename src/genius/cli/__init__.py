@@ -23,7 +23,6 @@ from genius.errors import GeniusError
 
 # A new verb is one file in this folder and one entry here.
 VERBS: dict[str, Callable[..., Any]] = {
-    "bench": bench,
     "index": index,
     "search": search,
     "serve": serve,
@@ -33,16 +32,22 @@ VERBS: dict[str, Callable[..., Any]] = {
     "compact": compact,
     "export": export,
     "import": import_,
-    "convert": convert,
-    "eval": evaluate,
-    "train": train,
-    "plot": plot,
     "demo": demo,
+    "train": train,
+    "eval": evaluate,
+    "bench": bench,
+    "plot": plot,
+    "convert": convert,
 }
 
 app = typer.Typer(
     name="genius",
     help="Search pictures, texts and pairs of both by generating the identifiers of the answers.",
+    epilog=(
+        "Exit codes: 0 done; 2 bad input or option; 3 model missing or unfit; 4 an extra is not installed; "
+        "5 no index; 6 index damaged; 7 index in use; 8 index of another model or version; 9 disk refused; "
+        "10 training cannot go on; 130 Ctrl-C; 143 terminated."
+    ),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

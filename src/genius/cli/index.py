@@ -24,7 +24,7 @@ def index(
     paths: Annotated[
         list[str],
         typer.Argument(
-            metavar="PATH…",
+            metavar="PATH",
             help="Folders, images, texts, JSONL, CSV, TSV or Parquet files, tar shards; or URIs of them.",
         ),
     ],
@@ -88,6 +88,8 @@ def index(
         summary["items"] = engine.stats()["items"]
     for line in facts_lines(summary, form):
         print(line)
+    if not any(summary[name] for name in ("added", "updated", "unchanged", "skipped")):
+        say(f"there was nothing to index in {', '.join(paths)}: no images, texts or tables")
     if summary["skipped"] and not any(summary[name] for name in ("added", "updated", "unchanged")):
         raise BadInput("none of the files could be used: the reasons are above")
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def remove(
-    ids: Annotated[list[str], typer.Argument(metavar="ID…", help="Ids of the items.")],
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of the items.")],
     folder: Folder = DEFAULT,
 ) -> None:
     """Take items out of the index; they are gone at once."""
