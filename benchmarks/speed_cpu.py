@@ -106,7 +106,7 @@ def lookup(args: argparse.Namespace) -> dict[str, Any]:
             for b in range(len(z[a : a + 50]))
         ]
         rows |= _ours(books, codes[:items], x, z, truth)
-        rows |= _graphs(x, z, truth, args.cache, hnsw=items <= 100_000 or args.cache is not None)
+        rows |= _graphs(x, z, truth, args.cache, hnsw=items <= 100_000 or _kept(args.cache, "hnsw", items))
         figures[str(items)] = rows
     return figures
 
@@ -132,6 +132,11 @@ def _ask(searcher: Searcher, pool: list[Segment], options: Options, vectors: Any
     return searcher.search(pool, z, options, phi=z, fetch=vectors)
 
 
+def _kept(cache: Path | None, name: str, items: int) -> bool:
+    """Whether an index that takes long to build is there."""
+    return cache is not None and (cache / f"{name}-{items}.faiss").exists()
+
+
 def _graphs(x: Floats, z: Floats, truth: list[Any], cache: Path | None, hnsw: bool) -> dict[str, Any]:
     import faiss
 
@@ -147,8 +152,7 @@ def _graphs(x: Floats, z: Floats, truth: list[Any], cache: Path | None, hnsw: bo
     for name, make in kinds.items():
         file = None if cache is None else cache / f"{name}-{len(x)}.faiss"
         if file is not None and file.exists():
-            index = faiss.read_index(str(file))
-            index = faiss.downcast_index(index)
+            index: Any = faiss.downcast_index(faiss.read_index(str(file)))
         else:
             index = make()
             if name == "ivf-pq":

@@ -339,9 +339,9 @@ def _ranked(found: Any, query: int) -> NDArray[np.int64]:
     return np.asarray(leaves.positions[np.argsort(-leaves.scores, kind="stable")])
 
 
-def _seconds(ask: Callable[[], Any], device: str, budget: float = 1.0) -> float:
+def _seconds(ask: Callable[[], Any], device: str, budget: float = 0.6) -> float:
     """Median seconds of a call, of as many as fit into `budget` seconds."""
-    wait = torch.cuda.synchronize if device != "cpu" else lambda: None
+    wait: Callable[[], Any] = torch.cuda.synchronize if device != "cpu" else lambda: None
     for _ in range(3):
         ask()
     wait()

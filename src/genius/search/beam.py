@@ -19,6 +19,7 @@ from genius.search.leaves import Leaves
 from genius.search.tensors import Forest, Frontier, TensorTrie, top
 
 SUFFIXES_AT_ONCE = 2048  # sequences in one teacher-forced pass: bounds its memory
+SUFFIXES_IN_CACHE = 128  # on a CPU, where larger tensors are given back and zeroed anew each time
 
 
 class Scorer(Protocol):
@@ -51,7 +52,7 @@ class DecoderScorer:
 
     def rest(self, owner: Tensor, codes: Tensor) -> Tensor:
         """See Scorer; one teacher-forced pass, in parts that bound its memory."""
-        chunk = max(1, SUFFIXES_AT_ONCE // len(owner))
+        chunk = max(1, (SUFFIXES_IN_CACHE if owner.device.type == "cpu" else SUFFIXES_AT_ONCE) // len(owner))
         parts = [slice(start, start + chunk) for start in range(0, owner.shape[1], chunk)]
         scores = [self.decoder.score_rest(self.state, owner[:, part], codes[:, part]) for part in parts]
         return torch.cat(scores, 1).sum(-1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -47,8 +47,7 @@ class Replay:
     ) -> None:
         self.device, self.dim, self.modalities = torch.device(device), dim, modalities
         self.buckets = tuple(sorted(buckets))
-        # fullgraph: an operation that needs the host would be an error, not a silent break
-        self.program = torch.compile(program, fullgraph=True, dynamic=False) if compiled else program
+        self.program = _compiled(program) if compiled else program
         self._recorded: dict[int, _Recorded] = {}
         self._memory: Any = None
         self._turn = threading.Lock()
@@ -116,6 +115,12 @@ class Replay:
         self._memory = self._memory or graph.pool()
         replay: Callable[[], None] = graph.replay
         return replay
+
+
+def _compiled(program: Program) -> Program:
+    """The program with its small operations fused; one that needs the host would be an error."""
+    call = program.__call__
+    return cast(Program, torch.compile(call, fullgraph=True, dynamic=False))
 
 
 class Found(NamedTuple):

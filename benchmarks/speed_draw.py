@@ -1,0 +1,183 @@
+"""Pictures and tables of docs/speed.md, from the figures in benchmarks/results: none is typed by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+Rows = list[list[str]]
+
+
+def draw(results: Path, docs: Path) -> None:
+    """Write docs/speed-cpu.png, docs/speed-gpu.png and the tables between the marks of docs/speed.md."""
+    figures = {}
+    for kind in ("cpu", "gpu"):
+        file = results / f"speed-{kind}.json"
+        figures[kind] = json.loads(file.read_text()) if file.exists() else {}
+    pictures(figures, docs)
+    page = docs / "speed.md"
+    if page.exists():
+        page.write_text(filled(page.read_text(), tables(figures)))
+
+
+def filled(text: str, parts: dict[str, str]) -> str:
+    """The text with each `<!-- name -->…<!-- end -->` filled with the part of that name."""
+    for name, part in parts.items():
+        pattern = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
+        pieces = pattern.split(text, maxsplit=1)  # before, mark, mark, after
+        if len(pieces) == 4:
+            text = f"{pieces[0]}{pieces[1]}{part}\n{pieces[2]}{pieces[3]}"
+    return text
+
+
+def tables(figures: dict[str, Any]) -> dict[str, str]:
+    cpu, gpu = figures["cpu"], figures["gpu"]
+    return {
+        "lookup": _lookup(cpu.get("lookup", {})),
+        "generate": _generate(cpu.get("generate", {})),
+        "scale": _scale(cpu.get("scale", {})),
+        "profile": _profile(cpu.get("profile", {})),
+        "gpu": _gpu(gpu),
+    }
+
+
+def _table(head: list[str], rows: Rows) -> str:
+    if not rows:
+        return "*Not measured yet.*"
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _source(phase: dict[str, Any], kind: str) -> str:
+    if not phase:
+        return ""
+    return f"`{phase['command']}`, [figures](../benchmarks/results/speed-{kind}.json)\n\n"
+
+
+def _lookup(phase: dict[str, Any]) -> str:
+    """Milliseconds relative to our lookup with codes at the same pool, since machines differ."""
+    rows: Rows = []
+    pools = [key for key in phase if key.isdigit()]
+    names = list(dict.fromkeys(name for pool in pools for name in phase[pool]))
+    for name in names:
+        line = [name]
+        for pool in pools:
+            own = phase[pool].get(name)
+            base = phase[pool]["lookup, codes"]["ms"]
+            line.append("" if own is None else f"{own['ms'] / base:.2f} / {own['recall']:.3f}")
+        stored = next(phase[pool][name]["bytes_per_item"] for pool in reversed(pools) if name in phase[pool])
+        rows.append([*line, f"{stored:g}"])
+    head = [
+        "time over `lookup, codes` / recall",
+        *(f"{int(pool):,} items" for pool in pools),
+        "bytes an item",
+    ]
+    return _source(phase, "cpu") + _table(head, rows)
+
+
+def _generate(phase: dict[str, Any]) -> str:
+    settings = [key for key in phase if "threads" in key]
+    names = list(dict.fromkeys(name for key in settings for name in phase[key] if "over" not in name))
+    rows = [
+        [name, *(f"{phase[key][name] / phase[key]['encode']:.2f}" for key in settings), _same(phase, name)]
+        for name in names
+    ]
+    return _source(phase, "cpu") + _table(["time over encoding the text", *settings, "same 10 best"], rows)
+
+
+def _same(phase: dict[str, Any], name: str) -> str:
+    share = phase["same of the 10 best as float32"].get(name)
+    return "" if share is None else f"{share:.3f}"
+
+
+def _scale(phase: dict[str, Any]) -> str:
+    pools = [key for key in phase if key.isdigit()]
+    keys = ["build_processor_seconds", "bytes_per_item", "peak_bytes_per_item_of_the_build", "tree_levels"]
+    rows: Rows = [
+        [key.replace("_", " "), *(f"{phase[pool][key]:g}" for pool in pools), ""] for key in keys if pools
+    ]
+    for key, ratio in phase.get("many over few", {}).items():
+        rows.append([key, *("" for _ in pools), f"{ratio:.2f}"])
+    head = ["", *(f"{int(pool):,} items" for pool in pools), "cost of the larger pool over the smaller"]
+    return _source(phase, "cpu") + _table(head, rows)
+
+
+def _profile(phase: dict[str, Any]) -> str:
+    rows: Rows = []
+    for name, parts in phase.items():
+        if isinstance(parts, dict) and name != "versions":
+            whole = sum(parts.values()) if "micro" in name else 1.0
+            best = sorted(parts.items(), key=lambda pair: -pair[1])[:6]
+            rows.append([name, ", ".join(f"{key} {100 * value / whole:.0f} %" for key, value in best)])
+    return _source(phase, "cpu") + _table(["one query", "where the time goes"], rows)
+
+
+def _gpu(gpu: dict[str, Any]) -> str:
+    rows: Rows = []
+    for phase in ("generate", "compiled", "lookup", "transformers", "exact", "scale"):
+        for key, value in gpu.get(phase, {}).items():
+            nested = {key: value} if isinstance(value, dict) and "batch 1" in value else value
+            for name, row in nested.items() if isinstance(nested, dict) else ():
+                batches = row if isinstance(row, dict) else {}
+                rates = [
+                    f"{b}: {r['queries_per_s']:,.0f}/s" for b, r in batches.items() if "queries_per_s" in r
+                ]
+                if rates:
+                    title = f"{phase}, {int(key):,} items" if key.isdigit() else phase
+                    rows.append([title, name, ", ".join(rates)])
+    return _table(["", "", "queries a second"], rows)
+
+
+def pictures(figures: dict[str, Any], docs: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    phase = figures["cpu"].get("lookup", {})
+    pools = [key for key in phase if key.isdigit()]
+    if pools:
+        figure, axes = pyplot.subplots(1, len(pools), figsize=(4.2 * len(pools), 3.6), sharey=True)
+        for axis, pool in zip(axes, pools, strict=True):
+            base = phase[pool]["lookup, codes"]["ms"]
+            families: dict[str, list[tuple[float, float]]] = {}
+            for name, row in phase[pool].items():
+                if "batch" not in name:
+                    family = name.rsplit(",", 1)[0] if name.startswith("faiss") else name
+                    families.setdefault(family, []).append((row["ms"] / base, row["recall"]))
+            for family, points in families.items():
+                marker = "o-" if family.startswith("faiss") else "s" if "lookup" in family else "^"
+                axis.plot(*zip(*sorted(points), strict=True), marker, label=family, markersize=5, linewidth=1)
+            axis.set_xscale("log")
+            axis.set_title(f"{int(pool):,} items", fontsize=10)
+            axis.set_xlabel("time / time of `lookup, codes`")
+            axis.grid(alpha=0.3)
+        axes[0].set_ylabel("recall of the 10 nearest")
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="lower center", ncol=4, fontsize=8, frameon=False)
+        figure.tight_layout(rect=(0, 0.12, 1, 1))
+        figure.savefig(docs / "speed-cpu.png", dpi=130)
+        pyplot.close(figure)
+    phase = figures["gpu"].get("generate", {}).get("1000000", {})
+    if phase:
+        figure, axis = pyplot.subplots(figsize=(6, 4))
+        exact = figures["gpu"].get("exact", {}).get("1000000", {})
+        for name, row in {**phase, "exact search, bf16": exact}.items():
+            points = [
+                (int(key.split()[1]), value["queries_per_s"])
+                for key, value in (row.items() if isinstance(row, dict) else ())
+                if key.startswith("batch")
+            ]
+            if points:
+                axis.plot(*zip(*sorted(points), strict=True), "o-", label=name, markersize=4)
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_xlabel("batch")
+        axis.set_ylabel("queries a second")
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8)
+        figure.tight_layout()
+        figure.savefig(docs / "speed-gpu.png", dpi=130)
+        pyplot.close(figure)
