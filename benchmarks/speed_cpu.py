@@ -351,9 +351,38 @@ def profile(args: argparse.Namespace) -> dict[str, Any]:
     return figures
 
 
+def rows(args: argparse.Namespace) -> dict[str, Any]:
+    """What the shortcuts cost on the benchmark's rows (`--data`): hit rates with the embedded model."""
+    from genius.data.base import open_dataset
+    from genius.evaluate.code_search import CodeSearch
+    from genius.evaluate.evaluation import Evaluation
+    from genius.model import Model
+
+    model = Model.load("mini")
+    books = [np.asarray(book) for book in model.quantizer.residual.codebooks()]
+    ways = {
+        "generate, full search": Options("generate", "none", beam=50, k=K),
+        "generate, full search, fixed shape": Options("generate", "none", beam=50, k=K, fixed=True),
+        "generate, early stop": Options("generate", "codes", beam=50, k=K, stop=3),
+        "generate, early stop, fixed shape": Options("generate", "codes", beam=50, k=K, stop=3, fixed=True),
+        "lookup, codes, 8 a beam re-ranked": Options("lookup", "codes", beam=200, k=K, reranked=1600),
+        "lookup, codes": Options("lookup", "codes", beam=200, k=K),
+        "lookup, vectors, 8 a beam re-ranked": Options("lookup", "vectors", beam=200, k=K, reranked=1600),
+        "lookup, vectors": Options("lookup", "vectors", beam=200, k=K),
+    }
+    evaluation = Evaluation(
+        open_dataset("mbeir", args.data), model, setting="universal", split="val", cache=args.cache,
+        limit=5 if args.tiny else 100,
+    )  # fmt: skip
+    systems = [CodeSearch(name, books, options, model.decoder) for name, options in ways.items()]
+    found = evaluation.run(systems, names={"data": "bench", "model": "mini"}).as_json()
+    return {name: {"hit@5": round(mean["hit@5"], 4)} for name, mean in found["mean"].items()}
+
+
 PHASES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "lookup": lookup,
     "generate": generate,
     "profile": profile,
     "scale": scale,
+    "rows": rows,
 }

@@ -39,6 +39,8 @@ def tables(figures: dict[str, Any]) -> dict[str, str]:
         "generate": _generate(cpu.get("generate", {})),
         "scale": _scale(cpu.get("scale", {})),
         "profile": _profile(cpu.get("profile", {})),
+        "rows": _rows(cpu.get("rows", {})),
+        "floor": _floor(),
         "gpu": _gpu(gpu),
     }
 
@@ -112,6 +114,20 @@ def _profile(phase: dict[str, Any]) -> str:
             best = sorted(parts.items(), key=lambda pair: -pair[1])[:6]
             rows.append([name, ", ".join(f"{key} {100 * value / whole:.0f} %" for key, value in best)])
     return _source(phase, "cpu") + _table(["one query", "where the time goes"], rows)
+
+
+def _rows(phase: dict[str, Any]) -> str:
+    rows = [[name, f"{100 * row['hit@5']:.1f}"] for name, row in phase.items() if "hit@5" in row]
+    return _source(phase, "cpu") + _table(["mean over 15 rows, val", "hit@5"], rows)
+
+
+def _floor() -> str:
+    from speed_floor import floors
+
+    every = floors()
+    keys = list(next(iter(every.values())))
+    rows = [[name, *(f"{own[key]:,.4g}" for key in keys)] for name, own in every.items()]
+    return _table(["", *keys], rows)
 
 
 def _gpu(gpu: dict[str, Any]) -> str:

@@ -138,6 +138,7 @@ class FixedDecoder:
         self.trie, self.decoder, self.widths, self.suffixes = trie, decoder, widths, suffixes
         self.lookup = FixedLookup(trie, tables, widths)
         self.modalities = torch.arange(decoder.shape.sizes[0], device=trie.device)
+        self.wide = _has_wide_products(decoder.embedding.weight)
 
     @torch.no_grad()
     def __call__(self, z: Tensor, wanted: Tensor) -> Answers:
@@ -184,7 +185,7 @@ class FixedDecoder:
         """Logits of a level in float32, also of bfloat16 weights."""
         table = self.decoder._tables()[level]
         scaled = hidden * self.decoder.shape.width**-0.5
-        if scaled.is_cuda and scaled.dtype == torch.bfloat16:
+        if self.wide:
             flat = torch.mm(scaled.flatten(0, -2), table.T, out_dtype=torch.float32)
             return flat.view(*scaled.shape[:-1], -1)
         return F.linear(scaled.float(), table.float())
@@ -234,6 +235,17 @@ class FixedDecoder:
         prefix = every.gather(1, (path + lookup.rows[: path.shape[2]]).flatten(1)).view(path.shape).sum(-1)
         similar = prefix.gather(1, owner) + lookup.rest(every, positions, path.shape[2])
         return similar / trie.length[positions].clamp_min(1e-6)
+
+
+def _has_wide_products(weight: Tensor) -> bool:
+    """Whether products of such weights can be had in float32 without a copy of the weights."""
+    if not weight.is_cuda or weight.dtype != torch.bfloat16:
+        return False
+    try:
+        torch.mm(weight[:8], weight[:8].T, out_dtype=torch.float32)
+    except (RuntimeError, TypeError, NotImplementedError):
+        return False
+    return True
 
 
 def top_places(scores: Tensor, order: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:

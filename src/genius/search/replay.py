@@ -119,7 +119,7 @@ class Replay:
 
 def _compiled(program: Program) -> Program:
     """The program with its small operations fused; one that needs the host would be an error."""
-    call = program.__call__
+    call = cast(Any, program).__call__  # the method: an object is no function to torch
     return cast(Program, torch.compile(call, fullgraph=True, dynamic=False))
 
 
