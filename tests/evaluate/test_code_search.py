@@ -113,3 +113,15 @@ def test_settings_tell_decoders_apart(world):
     one, same, other = (CodeSearch("genius", books, Options("generate"), d).settings for d in decoders)
     assert one == same
     assert one != other  # else a retrained decoder would be shown with the answers of the old one
+
+
+def test_a_small_beam_is_not_widened_to_the_length_of_the_list(world):
+    books, pool, questions, asked = world
+    narrow = CodeSearch("x", books, Options("lookup", beam=2, leaves=1, stop=len(SIZES)))
+    narrow.index(pool)
+    found = narrow.search(questions, 10)
+    assert found.rows.shape == (60, 10)
+    assert (found.rows >= 0).sum(axis=1).max() <= 2
+    wide = CodeSearch("x", books, Options("lookup", beam=50, leaves=1, stop=len(SIZES)))
+    wide.index(pool)
+    assert hit(wide.search(questions, 10), asked) > hit(found, asked)

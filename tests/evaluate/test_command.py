@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from genius.cli import app
 from genius.errors import BadInput
-from genius.evaluate.catalog import BASELINES, OURS, SYSTEMS, Setup, make_systems, names_of
+from genius.evaluate.catalog import BASELINES, LEARNING, OURS, SYSTEMS, Setup, make_systems, names_of
 from genius.evaluate.encoder_only import split_source
 
 
@@ -107,8 +107,9 @@ def test_every_system_can_be_made(tiny_model, tmp_path):
     model.decoder = None
     lookups = [name for name in SYSTEMS if name != "genius" and not name.startswith("decoder")]
     setup = Setup(model, None, None, tmp_path)
-    assert [system.name for system in make_systems(lookups, setup)] == lookups
-    assert all(dict(system.settings) is not None for system in make_systems(lookups, setup))
+    made = make_systems(lookups, setup)
+    assert [system.name for system in made] == lookups
+    assert all(json.dumps(dict(s.settings)) for s in made if s.name not in LEARNING)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +130,25 @@ def test_options_come_from_the_model_unless_they_are_of_another_kind(
     model.search_defaults = {"method": usual, "beam": 30, "of_the_future": 1}
     options = Setup(model, None, None, tmp_path).options(asked, rerank="codes")
     assert (options.method, options.beam, options.rerank) == (method, beam, "codes")
+
+
+def test_a_beam_can_be_set_for_searches_by_the_decoder_only(tiny_model, tmp_path):
+    setup = Setup(tiny_model(), None, None, tmp_path, beam=7)
+    assert setup.options("generate").beam == 7
+    assert setup.options("lookup").beam == 30
+    assert setup.options().beam == 30
+
+
+def test_what_starts_at_random_is_made_for_each_seed(tiny_model, tmp_path):
+    made = make_systems(["exact", "pq", "lookup+codes"], Setup(tiny_model(), None, None, tmp_path), seeds=3)
+    assert [system.name for system in made] == ["exact", "pq", "pq", "pq", "lookup+codes"]
+    assert [system.settings["seed"] for system in made[1:4]] == [0, 1, 2]
+
+
+def test_results_are_saved_beside_what_is_printed(genius, tmp_path):
+    file = tmp_path / "kept" / "results.json"
+    out = genius("--systems", "exact", "--format", "json", "--save", str(file))
+    assert json.loads(file.read_text()) == json.loads(out.stdout)
 
 
 def test_help_is_light():

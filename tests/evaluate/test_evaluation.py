@@ -15,6 +15,7 @@ from genius.errors import BadData, BadInput
 from genius.evaluate.answers import SOURCES
 from genius.evaluate.baselines.exact import Exact
 from genius.evaluate.evaluation import Evaluation
+from genius.evaluate.metrics import NOTHING
 from genius.evaluate.results import source_hash
 
 NAMES = {"data": "colours", "model": "tiny"}
@@ -243,3 +244,35 @@ def test_an_item_that_a_pool_lists_twice_is_reported(colours, tiny_model, tmp_pa
     results = evaluate(colours, tiny_model(), tmp_path).as_json()
     assert results["rows"][0]["pool_items"] == 8
     assert any("item 30:0 is listed twice" in line for line in results["reading"])
+
+
+def test_several_seeds_are_one_system_with_a_spread(by_hand, tiny_model, tmp_path):
+    class Seeded(Exact):
+        """Finds nothing under its second seed."""
+
+        settings = None
+
+        def __init__(self, seed):
+            super().__init__(name="seeded")
+            self.settings = {"seed": seed}
+
+        def search(self, questions, k):
+            found = super().search(questions, k)
+            if self.settings["seed"]:
+                found.rows[:] = NOTHING
+            return found
+
+    systems = [Exact(), Seeded(0), Seeded(1)]
+    results = evaluate(by_hand, tiny_model(), tmp_path, systems=systems).as_json()
+    assert [(row["system"], row.get("seeds")) for row in results["rows"]] == [
+        ("exact", None),
+        ("exact", None),
+        ("seeded", [1.0, 0.0]),
+        ("seeded", [1.0, 0.0]),
+    ]
+    mean = results["mean"]["seeded"]
+    assert mean["headline"] == pytest.approx(results["mean"]["exact"]["headline"] / 2)
+    assert mean["seeds"] == [1.0, 0.0]
+    assert mean["seed_deviation"] == pytest.approx(0.5**0.5)
+    assert results["systems"]["seeded"] == {"seed": 0, "seeds": 2}
+    assert "seeds" not in results["mean"]["exact"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from genius.cli.evaluate import cache_folder, progress, read_json, save_json, say, schooling_of
+from genius.cli.evaluate import cache_folder, progress, read_json, save_json, say, schooling_of, typed
 from genius.errors import BadInput
 
 if TYPE_CHECKING:
@@ -25,9 +25,13 @@ def bench(
     ] = "ours,faiss",
     sizes: Annotated[
         str, typer.Option(help="Pool sizes, by comma; larger than the data: filled with jittered copies.")
-    ] = "2000,5000,16000,50000",
+    ] = "2000,5000,16000,50000,400000",
     beams: Annotated[str, typer.Option(help="Beams to compare on the real pool, by comma.")] = "1,5,10,20,50",
     queries: Annotated[int, typer.Option(min=1, help="Queries of each row that are asked.")] = 20,
+    build_limit: Annotated[
+        int,
+        typer.Option(min=0, help="In pools of more items leave out what takes minutes to build (hnsw, pq)."),
+    ] = 100_000,
     split: Annotated[str, typer.Option(help="Which queries are asked.")] = "test",
     datasets: Annotated[str, typer.Option(help="Only these datasets, by comma.")] = "",
     format_: Annotated[
@@ -78,7 +82,14 @@ def bench(
     dataset = open_dataset(layout, data, chosen)
     schooling = schooling_of(train_limit, train_steps)
     place = measure.Place(cache or cache_folder(), measure.pick_device(device), schooling=schooling)
-    plan = Plan(f"exact,{systems}", _numbers(sizes, "--sizes"), _numbers(beams, "--beams"), queries, split)
+    plan = Plan(
+        f"exact,{systems}",
+        _numbers(sizes, "--sizes"),
+        _numbers(beams, "--beams"),
+        queries,
+        split,
+        build_limit,
+    )
     name = data.resolve().name
     with progress() as show:
         loaded = measure.load_model(model, place.device)
@@ -119,13 +130,13 @@ def _write(file: Path, numbers: Path | None, results: list[Results], frontier: d
         frontiers = [read_json(one) for one in sorted(numbers.glob("frontier-*.json"))]
         for one in frontiers:
             machine = one["machine"]
-            kept[f"frontier {machine['device']}"] = numbers / f"frontier-{machine['kind']}.json"
+            kept[f"frontier {machine['device']}"] = numbers / f"frontier-{machine.get('kind', 'cpu')}.json"
         if (numbers / "ablations.json").is_file():
             kept["ablations"] = numbers / "ablations.json"
             ablations = read_json(kept["ablations"])
     pictures = {one["machine"]["device"]: _draw(one, file.parent / "pictures") for one in frontiers}
     links = {what: os.path.relpath(path, file.parent) for what, path in kept.items()}
-    document = Document(results, frontiers, _command(), pictures, ablations, links)
+    document = Document(results, frontiers, typed(), pictures, ablations, links)
     write_file(file, [writeup(document).encode()])
     say(f"written: {file}")
 
@@ -139,26 +150,13 @@ def _draw(frontier: dict[str, Any], folder: Path) -> dict[str, str]:
 
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    kind = frontier["machine"]["kind"]
+    kind = frontier["machine"].get("kind", "cpu")
     shown = relative(frontier) if kind == "cpu" else frontier
     drawn = {}
     for name, (caption, draw) in all_of(shown).items():
         write_file(folder / f"{name}-{kind}.png", [png(draw(shown))])
         drawn[f"{folder.name}/{name}-{kind}.png"] = f"{caption}, {frontier['machine']['device']}"
     return drawn
-
-
-def _command() -> str:
-    """What was typed, with BENCH in place of the data's folder and without the cache's."""
-    shown: list[str] = []
-    before = ""
-    for word in ["genius", *sys.argv[1:]]:
-        if before == "--data" or word.startswith("--data="):
-            shown.append("BENCH" if before == "--data" else "--data=BENCH")
-        elif before != "--cache" and not word.startswith("--cache"):
-            shown.append(word)
-        before = word
-    return " ".join(shown)
 
 
 def _numbers(text: str, option: str) -> list[int]:

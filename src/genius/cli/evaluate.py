@@ -124,6 +124,19 @@ def schooling_of(queries: int, steps: int) -> Schooling:
     return replace(usual, queries=queries, steps=steps or usual.steps)
 
 
+def typed() -> str:
+    """What was typed, with BENCH in place of the data's folder and without the cache's."""
+    shown: list[str] = []
+    before = ""
+    for word in ["genius", *sys.argv[1:]]:
+        if before == "--data" or word.startswith("--data="):
+            shown.append("BENCH" if before == "--data" else "--data=BENCH")
+        elif before != "--cache" and not word.startswith("--cache"):
+            shown.append(word)
+        before = word
+    return " ".join(shown)
+
+
 def save_json(file: Path, found: Mapping[str, Any]) -> None:
     """`found` as a file that is whole at every moment."""
     from genius.store.atomic import storage_errors, write_file
@@ -201,7 +214,7 @@ def _ablations(
 
     def keep(outcome: Mapping[str, Any]) -> None:
         if save is not None:
-            save_json(save, outcome)
+            save_json(save, {"command": typed(), **outcome})
 
     wanted = chosen_variants(variants, variants_of(load_recipe(recipe, values), DECODER_BEAM))
     work = Work(train_stages, evaluated, say, keep)

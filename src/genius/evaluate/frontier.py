@@ -96,16 +96,15 @@ def measure_point(
 
 
 def measure_frontier(
-    systems: Sequence[Callable[[], System]],
+    wanted: Sequence[tuple[int, Sequence[Callable[[], System]]]],
     growth: Growth,
-    sizes: Sequence[int],
     questions: Questions,
     judgements: Judgements,
     say: Callable[[str], None],
 ) -> list[Point]:
-    """Every system at every size; a system is made anew for each, so that no pool is held twice."""
+    """Points of the systems wanted at each size; each is made anew, so that no pool is held twice."""
     points = []
-    for size in sizes:
+    for size, systems in wanted:
         grown = growth.at(size)
         for make in systems:
             point = measure_point(make(), grown.pool, grown.real, questions, judgements)

@@ -121,6 +121,7 @@ def frontier_table(frontier: Mapping[str, Any]) -> Table:
         f"{frontier['queries']:,} queries on {machine['device']}, {machine['threads']} threads",
         f"times are without encoding the query, which takes {frontier['encoding_milliseconds']:.1f} ms",
         "beyond the real items, pools are filled with jittered copies: compare times there, not hit rates",
+        *(["FAISS ran on the CPU beside it"] if machine.get("kind", "cpu") != "cpu" else []),
         *(each["text"] for each in frontier["crossovers"]),
     ]
     return Table("Accuracy, latency and bytes at growing pool sizes", header, lines, notes)

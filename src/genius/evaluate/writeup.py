@@ -34,7 +34,6 @@ class Document:
     pictures: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # device -> path -> caption
     ablations: Mapping[str, Any] | None = None
     numbers: Mapping[str, str] = field(default_factory=dict)  # what -> path of its JSON, relative
-    ablations_command: str = "genius eval --data BENCH --ablations RECIPE"
 
 
 def writeup(document: Document) -> str:
@@ -219,7 +218,7 @@ def _frontier(frontier: Mapping[str, Any], document: Document) -> list[str]:
 def _ablations(outcome: Mapping[str, Any], document: Document) -> list[str]:
     return [
         "## Ablations",
-        _made_by(document.ablations_command, document.numbers.get("ablations")),
+        _made_by(outcome["command"], document.numbers.get("ablations")),
         ablation_table(outcome).markdown(),
         "Beside the paper's effects of the same changes:",
         *(f"- {line}" for line in agreement(outcome)),

@@ -162,6 +162,7 @@ def _name_ends(axes: Axes, ends: Sequence[tuple[float, float, str]], *, linear: 
         axes.annotate(
             name, (x, y), xytext=(8, (place - height) * 72 / axes.figure.dpi), textcoords="offset points",
             fontsize=8.5, color=INK if name == "exact" else colour(name), va="center", annotation_clip=False,
+            path_effects=halo(),
         )  # fmt: skip
     low, high = axes.get_xlim()
     axes.set_xlim(low, high * (high / low) ** 0.28 if not linear else high * (high / low) ** 0.22)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from genius.evaluate.baselines import exact
-from genius.evaluate.baselines.exact import nearest
+from genius.evaluate.baselines.exact import Exact, nearest, nearest_resident
 from genius.evaluate.metrics import NOTHING
 
 
@@ -18,6 +19,9 @@ def test_equals_a_full_sort_over_chunks(k, monkeypatch):
     queries = rng.normal(size=(13, 4)).astype(np.float32)
     items = rng.normal(size=(50, 4)).astype(np.float32)
     found = nearest(queries, items, k)
+    there = nearest_resident(queries, torch.from_numpy(items), k)
+    assert there.rows.tolist() == found.rows.tolist()
+    np.testing.assert_allclose(there.scores[:, : min(k, 50)], found.scores[:, : min(k, 50)], rtol=1e-5)
     full = np.argsort(-(queries @ items.T), axis=1, kind="stable")[:, :k]
     width = min(k, 50)
     assert found.rows[:, :width].tolist() == full.tolist()
@@ -35,6 +39,18 @@ def test_equal_items_come_in_their_order_even_at_the_border(monkeypatch):
 def test_an_empty_pool():
     found = nearest(np.ones((2, 3), dtype=np.float32), np.empty((0, 3), dtype=np.float32), 4)
     assert (found.rows == NOTHING).all()
+    there = nearest_resident(np.ones((2, 3), dtype=np.float32), torch.empty(0, 3), 4)
+    assert (there.rows == NOTHING).all()
+
+
+def test_another_device_than_the_cpu_keeps_the_vectors_there(pool_of, questions_of):
+    rng = np.random.default_rng(0)
+    items, queries = (rng.normal(size=(n, 8)).astype(np.float32) for n in (40, 6))
+    one, other = Exact(), Exact("cpu:0")  # torch's name of the CPU takes the way of a GPU
+    for system in (one, other):
+        system.index(pool_of(items))
+    assert (one.search(questions_of(queries), 5).rows == other.search(questions_of(queries), 5).rows).all()
+    assert other.bytes_per_item() == 32
 
 
 def test_no_queries():

@@ -92,3 +92,46 @@ def test_examples_need_a_train_split(request, tmp_path):
 
     with pytest.raises(BadInput, match="the data has none"):
         read_examples(NoTrain(), None, {0})
+
+
+def test_one_training_serves_every_pool_whose_items_were_learned(few_clusters, pool_of, monkeypatch):
+    items = few_clusters.items
+    pairs = np.stack([np.arange(50), np.arange(50)], axis=1)
+    ids = [str(row) for row in range(len(items))]
+    learned = Examples(items[:50] + 0.01, items, ids, pairs, "union")
+    system = irgen(lambda: learned, 2, 16, Schooling(steps=5, batch=16, layers=1, width=32, beam=60))
+    assert dict(system.settings)["learned"] == "union"
+    system.index(few_clusters.pool)
+    whole = system.search(few_clusters.questions, 20)
+
+    def never(*_):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr("genius.decode.targets.level_losses", never)
+    part = pool_of(items[:100])  # ids 0 to 99: a row's own pool
+    system.index(part)
+    found = system.search(few_clusters.questions, 20)
+    assert found.rows.max() < 100
+    assert system.bytes_per_item() > 0
+    system.index(few_clusters.pool)
+    assert (system.search(few_clusters.questions, 20).rows == whole.rows).all()
+
+
+def test_items_to_be_found_are_learned_with_those_that_train_asks_for(tiny_world, root, tmp_path):
+    from genius.data.mbeir import MBeir
+    from genius.evaluate.encoding import Encoding
+
+    names = ("red", "green", "blue")
+    pictures = [{"id": f"30:{n}", "img": root.picture(c, c)} for n, c in enumerate(names)]
+    asked = [{"id": f"30:{n}", "txt": c, "positives": [f"30:{n}"]} for n, c in enumerate(names)]
+    root.row("colours", 30, 0, asked, [*pictures, {"id": "30:9", "txt": "a text"}])
+    for file in [f for f in root.path.rglob("*test*") if f.is_file()]:  # the same queries are the train split
+        copy = file.parent.parent / "train" if file.parent.name == "test" else file.parent
+        copy.mkdir(exist_ok=True)
+        (copy / file.name.replace("test", "train")).write_text(file.read_text())
+    encoding = Encoding(tiny_world.model(), tmp_path / "cache")
+    alone = read_examples(MBeir(root.path), encoding, {0}, limit=1)
+    more = read_examples(MBeir(root.path), encoding, {0}, limit=1, split="test")
+    assert len(alone.item_ids) == 1
+    assert sorted(more.item_ids) == ["30:0", "30:1", "30:2"]  # images, each once; not the text
+    assert len(more.pairs) == 1
