@@ -5,7 +5,7 @@ Nothing depends on this: what a failed or stopped job leaves open is found by th
 
 from __future__ import annotations
 
-import logging
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -17,8 +17,6 @@ from genius.data.base import open_dataset
 from genius.errors import GeniusError
 from genius.evaluate.catalog import LEARNING, names_of
 from genius.evaluate.measure import Asked, Place, measure
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,11 @@ def find_answers(
 def _find(source: Source, systems: str, settings: Sequence[Asked], place: Place) -> None:
     dataset = open_dataset(source.layout, source.root, source.datasets)
     for asked in settings:
-        measure(dataset, source.root.name, source.model, systems, asked, replace(place, runs=None), log.info)
+        measure(dataset, source.root.name, source.model, systems, asked, replace(place, runs=None), _say)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _one_thread() -> None:

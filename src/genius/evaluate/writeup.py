@@ -58,6 +58,12 @@ def writeup(document: Document) -> str:
         parts += _frontier(frontier, document)
     if document.ablations is not None:
         parts += _ablations(document.ablations, document)
+    parts += [
+        "## What codes mean",
+        "`genius plot --data BENCH --to FOLDER` draws which pictures and texts share a code at levels 1, 2 "
+        "and 3, and a map of the quantized vectors (`--compare MODEL`: beside those of another model). They "
+        "show the benchmark's own photos, so they are made at home and not published here.",
+    ]
     parts += ["## Versions", *(f"- {name}: {value}" for name, value in sorted(first.versions.items()))]
     return _joined(parts)
 
