@@ -31,7 +31,7 @@ def test_every_symbol_of_a_formula_is_explained() -> None:
 def test_numbers_follow_their_formulas() -> None:
     figures = {figure.symbol: figure.value for figure in (*SCRIPT["measured"](), *SCRIPT["assumed"]())}
     lines = SCRIPT["lines"](figures)
-    (codes, vectors, _) = lines["Bytes"]
+    codes, vectors, *_ = lines["Bytes"]
     assert codes.value(1e9) == pytest.approx(14.013e9, rel=1e-6)
     assert vectors.value(1e7) == pytest.approx(768 * 2 * 1e7, rel=1e-3)
     hours = lines["Encode"][0]

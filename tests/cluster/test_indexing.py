@@ -41,7 +41,7 @@ def test_two_workers_make_the_index_of_one_process(ray, kit, model, sources, pla
         assert added.report.skipped == 3
         reasons = dict(added.report.names)
         assert "not JSON" in reasons[f"{sources['jsonl']}:4"]
-        assert "damaged" in reasons["broken.png"]
+        assert "not one of JPEG, PNG" in reasons["broken.png"]
         assert sum(share.items for share in outcome.workers.values()) == added.done - 2  # two were no items
         assert all(share.rate > 0 for share in outcome.workers.values())
         assert [len(ids) for ids in outcome.seen] == [25, 148, 90, 20]

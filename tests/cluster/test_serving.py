@@ -70,7 +70,7 @@ def call(url: str, path: str, body: Any = None, method: str | None = None) -> tu
         return error.code, json.loads(error.read())
 
 
-def replica_pids() -> list[int]:
+def replica_pids(deployment: str = "replicas") -> list[int]:
     """The processes that search; Ray names its workers by what they do."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
@@ -78,7 +78,7 @@ def replica_pids() -> list[int]:
             words = (process / "cmdline").read_bytes()
         except OSError:  # it has ended
             continue
-        if words.startswith(b"ray::ServeReplica:genius:replicas"):
+        if words.startswith(f"ray::ServeReplica:genius:{deployment}".encode()):
             found.append(int(process.name))
     return sorted(found)
 
@@ -131,6 +131,23 @@ def test_writes_through_any_replica_are_seen_by_all(url):
             found = {hit.id for hit in client.search("purple 3", k=8, want="text")}
             assert "new3" in found and "new0" not in found
         assert client.remove([f"new{number}" for number in range(1, 6)]) == 5
+
+
+def test_a_new_generation_is_taken_up_while_it_is_served(url, index):
+    before = call(url, "/v1/search", SEARCHES[0])[1]
+    with Engine.open(index) as engine:
+        number = engine.compact()
+    assert number > before["generation"]
+    for _ in range(6):  # whichever replica answers
+        after = call(url, "/v1/search", SEARCHES[0])[1]
+        assert (after["generation"], after["hits"]) == (number, before["hits"])
+
+
+def test_a_killed_holder_changes_no_answer(url):
+    before = [call(url, "/v1/search", ask)[1]["hits"] for ask in SEARCHES]
+    (holder,) = replica_pids("vectors-0")
+    os.kill(holder, signal.SIGKILL)
+    assert [call(url, "/v1/search", ask)[1]["hits"] for ask in SEARCHES] == before
 
 
 def wait(true: Any, seconds: float = 60.0) -> None:

@@ -67,12 +67,13 @@ class Worker:
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """A part encoded and kept; the answer says what became of its items, and what it took."""
         facts = json.loads(row["facts"])
-        began = time.perf_counter()
+        began, used = time.perf_counter(), time.process_time()
         try:
             done = self._part(facts, [unpack_items(batch) for batch in row["batches"]])
         except GeniusError as error:
             done = {"error": str(error)}
-        done |= {"worker": self.name, "seconds": time.perf_counter() - began}
+        spent = {"seconds": time.perf_counter() - began, "processor": time.process_time() - used}
+        done |= {"worker": self.name, **spent}
         return {"facts": json.dumps(facts | done)}
 
     def _part(self, facts: dict[str, Any], batches: list[list[Item]]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ would have made: the same rows in the same order, with the same codes and vector
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ class Share:
     items: int = 0
     encoded: int = 0
     seconds: float = 0.0  # in which it worked on parts
+    processor: float = 0.0  # seconds of processor time that this took
 
     @property
     def rate(self) -> float:
@@ -175,6 +177,7 @@ def _take(index: Index, kept: Parts, facts: dict[str, Any], outcome: Outcome, se
     share.items += len(facts["ids"])
     share.encoded += facts["encoded"]
     share.seconds += facts["seconds"]
+    share.processor += facts["processor"]
     if outcome.seen:
         outcome.seen[facts["source"]].update(facts["ids"])
 
@@ -194,8 +197,10 @@ def _require(facts: dict[str, Any]) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    cause = getattr(error, "cause", None) or error
-    return str(cause).strip().splitlines()[-1] if str(cause).strip() else type(cause).__name__
+    """The line of a long story that names the error it began with."""
+    told = re.findall(r"^\s*([\w.]*(?:Error|Exception): .+)$", str(error), re.MULTILINE)
+    first = [line for line in told if not line.startswith(("ray.", "UserCode"))]
+    return first[0] if first else type(error).__name__
 
 
 class _Seen:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 from genius.cluster.wire import Damaged, unpack_batches
-from genius.data.remote import RemotePath, location
+from genius.data.remote import location
 from genius.store import atomic
 from genius.store.records import Amendment, Record
 
@@ -35,13 +34,16 @@ class Parts:
         if isinstance(self.place, Path):
             with atomic.storage_errors(self.place):
                 self.place.mkdir(parents=True, exist_ok=True)
+        else:
+            files, path = self.place.place()
+            files.create_dir(path, recursive=True)  # for those that have folders
 
     def write(self, name: str, data: bytes) -> None:
         """Keep a part, in the place of an older one of that name."""
         if isinstance(self.place, Path):
             atomic.write_file(self.place / name, [data])
             return
-        files, path = self._remote(self.place / name)
+        files, path = (self.place / name).place()
         with files.open_output_stream(path) as stream:  # object stores show a file when it is closed
             stream.write(data)
 
@@ -58,7 +60,7 @@ class Parts:
         if isinstance(self.place, Path):
             (self.place / name).unlink(missing_ok=True)
             return
-        files, path = self._remote(self.place / name)
+        files, path = (self.place / name).place()
         files.delete_file(path)
 
     def begin(self, name: str) -> int:
@@ -82,7 +84,3 @@ class Parts:
                 left.unlink(missing_ok=True)
             if not any(self.place.iterdir()):
                 self.place.rmdir()
-
-    def _remote(self, place: RemotePath | Path) -> tuple[Any, str]:
-        assert isinstance(place, RemotePath)
-        return place.place()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
+import signal
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +33,7 @@ def ray_module(name: str = "ray") -> Any:
             module = importlib.import_module(name)
             if name == "ray.data":
                 module.DataContext.get_current()
+            logging.getLogger(name).setLevel(logging.ERROR)  # it tells every step it takes
             return module
     except ModuleNotFoundError as error:
         raise MissingExtra(f"a cluster needs {error.name}: {INSTALL}") from None
@@ -49,9 +53,11 @@ def connected(address: str, cpus: int | None = None) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its core warns of what Ray's own parts do
     own: dict[str, Any] = {"address": address}
     if address == LOCAL:
         own |= {"num_cpus": cpus, "object_store_memory": OBJECT_STORE, "include_dashboard": False}
+    before = signal.getsignal(signal.SIGTERM)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -60,6 +66,8 @@ def connected(address: str, cpus: int | None = None) -> Iterator[Any]:
         raise ClusterError(
             f"no Ray cluster at {address!r} ({error}): start one with `ray start --head`"
         ) from None
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)  # Ray's own would change the exit code
     try:
         yield ray
     finally:
