@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from genius.errors import BadInput
+
+TIMEOUT_S = 600.0  # a process that waits longer for the others gives up; GENIUS_TIMEOUT_S changes it
 
 
 def world() -> int:
@@ -34,8 +37,11 @@ def is_main() -> bool:
 
 
 @contextmanager
-def processes(device: str = "auto", timeout: float = 600.0) -> Iterator[torch.device]:
-    """The device to train on (`auto`, `cpu`, `cuda`), inside torchrun's process group where there is one."""
+def processes(device: str = "auto") -> Iterator[torch.device]:
+    """The device to train on (`auto`, `cpu`, `cuda`), inside torchrun's process group where there is one.
+
+    A process that dies ends the others through torchrun; one that hangs, through the timeout.
+    """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     elif device.startswith("cuda") and not torch.cuda.is_available():
@@ -48,7 +54,8 @@ def processes(device: str = "auto", timeout: float = 600.0) -> Iterator[torch.de
         chosen = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(chosen)
     backend = "nccl" if chosen.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    timeout = timedelta(seconds=float(os.environ.get("GENIUS_TIMEOUT_S", TIMEOUT_S)))
+    dist.init_process_group(backend, timeout=timeout)
     try:
         yield chosen
     finally:
@@ -128,6 +135,21 @@ def from_main(values: dict[str, float]) -> dict[str, float]:
     dist.broadcast_object_list(holder, 0)
     received: dict[str, float] = holder[0]
     return received
+
+
+def seen_by_all(file: Path) -> bool:
+    """Whether a file is there; raises BadInput if some processes see it and others do not."""
+    here = file.exists()
+    if world() == 1:
+        return here
+    seen: list[Any] = [None] * world()
+    dist.all_gather_object(seen, here)
+    if len(set(seen)) > 1:
+        raise BadInput(
+            f"{file} is seen by {sum(seen)} of {world()} processes: "
+            "give --to a folder that all machines share, under the same path"
+        )
+    return here
 
 
 def wait_for_all() -> None:

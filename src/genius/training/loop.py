@@ -82,7 +82,7 @@ def run(
     checkpoint, best = folder / "checkpoint.safetensors", folder / "best.safetensors"
     marks = _marks(plan, seed, settings or {})
     state = _Progress()
-    if checkpoint.exists():
+    if distributed.seen_by_all(checkpoint):
         _refuse_other(checkpoint, marks)
         stored = load_checkpoint(checkpoint, module, optimiser)
         state = _Progress(**stored["state"])
