@@ -18,6 +18,7 @@ import json
 import sys
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,18 +62,25 @@ def measure(args: argparse.Namespace, kind: str, out: Path) -> None:
             result.setdefault(name, {"left out": "no time was left: ask for it by --phases"})
             continue
         print(f"--- {name}", file=sys.stderr, flush=True)
+        args.save = partial(_save, result, name, out, begin)
         try:
-            figures = phases[name](args)
+            args.save(phases[name](args))
         except Exception as error:  # the other phases shall run
             traceback.print_exc()
-            figures = {"error": f"{type(error).__name__}: {error}"[:500]}
-        figures["phase_seconds"] = round(time.perf_counter() - begin, 1)
-        figures["command"] = " ".join(["python benchmarks/speed.py", *sys.argv[1:]])
-        figures["versions"] = versions()
-        result[name] = figures
-        if str(out) != "-":
-            out.write_text(json.dumps(result, indent=1) + "\n")
-        print(json.dumps({name: figures}, indent=1), flush=True)
+            args.save({**result.get(name, {}), "error": f"{type(error).__name__}: {error}"[:500]})
+        print(json.dumps({name: result[name]}, indent=1), flush=True)
+
+
+def _save(result: dict[str, Any], name: str, out: Path, begin: float, figures: dict[str, Any]) -> None:
+    """Keep what a phase has so far."""
+    result[name] = {
+        **figures,
+        "phase_seconds": round(time.perf_counter() - begin, 1),
+        "command": " ".join(["python benchmarks/speed.py", *sys.argv[1:]]),
+        "versions": versions(),
+    }
+    if str(out) != "-":
+        out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

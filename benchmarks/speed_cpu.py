@@ -106,8 +106,12 @@ def lookup(args: argparse.Namespace) -> dict[str, Any]:
             for b in range(len(z[a : a + 50]))
         ]
         rows |= _ours(books, codes[:items], x, z, truth)
-        rows |= _graphs(x, z, truth, args.cache, hnsw=items <= 100_000 or _kept(args.cache, "hnsw", items))
         figures[str(items)] = rows
+        args.save(figures)
+        for name in ("hnsw", "ivf-pq"):  # of a million they take long to build
+            if items <= 100_000 or _kept(args.cache, name, items):
+                rows |= _graph(name, x, z, truth, args.cache)
+                args.save(figures)
     return figures
 
 
@@ -137,39 +141,34 @@ def _kept(cache: Path | None, name: str, items: int) -> bool:
     return cache is not None and (cache / f"{name}-{items}.faiss").exists()
 
 
-def _graphs(x: Floats, z: Floats, truth: list[Any], cache: Path | None, hnsw: bool) -> dict[str, Any]:
+def _graph(name: str, x: Floats, z: Floats, truth: list[Any], cache: Path | None) -> dict[str, Any]:
     import faiss
 
+    file = None if cache is None else cache / f"{name}-{len(x)}.faiss"
+    if file is not None and file.exists():
+        index: Any = faiss.downcast_index(faiss.read_index(str(file)))
+    elif name == "hnsw":
+        index = faiss.IndexHNSWFlat(DIM, 32, faiss.METRIC_INNER_PRODUCT)
+        index.add(x)
+    else:
+        lists = int(2 * len(x) ** 0.5)
+        coarse = faiss.IndexFlatIP(DIM)
+        index = faiss.IndexIVFPQ(coarse, DIM, lists, 16, 8, faiss.METRIC_INNER_PRODUCT)
+        index.cp.niter = 10
+        index.train(x[: max(10_000, 30 * lists)])
+        index.add(x)
+    if file is not None and not file.exists():
+        faiss.write_index(index, str(file))
     rows: dict[str, Any] = {}
-    lists = int(2 * len(x) ** 0.5)
-    kinds: dict[str, Any] = {
-        "ivf-pq": lambda: faiss.IndexIVFPQ(
-            faiss.IndexFlatIP(DIM), DIM, lists, 16, 8, faiss.METRIC_INNER_PRODUCT
-        )
-    }
-    if hnsw:
-        kinds["hnsw"] = lambda: faiss.IndexHNSWFlat(DIM, 32, faiss.METRIC_INNER_PRODUCT)
-    for name, make in kinds.items():
-        file = None if cache is None else cache / f"{name}-{len(x)}.faiss"
-        if file is not None and file.exists():
-            index: Any = faiss.downcast_index(faiss.read_index(str(file)))
+    for dial in (8, 16, 32, 64, 128):
+        if name == "hnsw":
+            index.hnsw.efSearch = dial
         else:
-            index = make()
-            if name == "ivf-pq":
-                index.cp.niter = 10
-                index.train(x[: 30 * lists])
-            index.add(x)
-            if file is not None:
-                faiss.write_index(index, str(file))
-        for dial in (8, 16, 32, 64, 128):
-            if name == "hnsw":
-                index.hnsw.efSearch = dial
-            else:
-                index.nprobe = dial
-            spent, found = timed(partial(_faiss, index), z)
-            stored = 4 * DIM + 2 * 32 * 4 if name == "hnsw" else 16 + 8
-            key = f"faiss {name}, {'ef' if name == 'hnsw' else 'nprobe'} {dial}"
-            rows[key] = {"ms": spent, "recall": recall(found, truth), "bytes_per_item": stored}
+            index.nprobe = dial
+        spent, found = timed(partial(_faiss, index), z)
+        stored = 4 * DIM + 2 * 32 * 4 if name == "hnsw" else 16 + 8
+        key = f"faiss {name}, {'ef' if name == 'hnsw' else 'nprobe'} {dial}"
+        rows[key] = {"ms": spent, "recall": recall(found, truth), "bytes_per_item": stored}
     return rows
 
 
@@ -274,6 +273,7 @@ def generate(args: argparse.Namespace) -> dict[str, Any]:
                 name: round(ms / row["encode"], 3) for name, ms in fastest.items()
             }
             figures[f"{threads} threads, batch {batch}"] = row
+            args.save(figures)
     torch.set_num_threads(1)
     figures["same of the 10 best as float32"] = _agreement(books, model.decoder, trie, z)
     return figures

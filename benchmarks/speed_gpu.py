@@ -82,6 +82,7 @@ def generate(args: argparse.Namespace) -> dict[str, Any]:
                 decoder, tables, trie, fixed, z, args
             )
         figures[str(items)] = rows
+        args.save(figures)
     return figures
 
 
@@ -98,6 +99,7 @@ def compiled(args: argparse.Namespace) -> dict[str, Any]:
         if time.perf_counter() < args.deadline:
             one = _replayed(program, source.queries(1024), args, (batch,), compiled=True)
             figures.setdefault("lookup, codes, 8 leaves a beam", {}).update(one)
+            args.save(figures)
     sizes = (3, *[64] * 4) if args.tiny else LARGE
     decoder, tables, z = _model("mini" if args.tiny else "t5-small", sizes, args.device)
     fixed = FixedTrie(
@@ -114,6 +116,7 @@ def compiled(args: argparse.Namespace) -> dict[str, Any]:
             program = FixedDecoder(fixed, tables, decoder, widths, suffixes)
             one = _replayed(program, z, args, (batch,), compiled=True)
             figures.setdefault(f"{name}, beam 50", {}).update(one)
+            args.save(figures)
     return figures
 
 
@@ -170,6 +173,7 @@ def lookup(args: argparse.Namespace) -> dict[str, Any]:
             program = FixedLookup(fixed, tables, chosen_widths(fixed, 200, K, share), cosine)
             name = f"lookup{', codes' * cosine}, {share} leaves a beam"
             figures[name] = _replayed(program, z, args, batches, truth=(fixed.trie, truth))
+            args.save(figures)
     return {"items": items, **figures}
 
 
