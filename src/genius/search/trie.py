@@ -174,14 +174,16 @@ class Trie:
             starts = self.node_start[first:sentinel]
             node = np.searchsorted(starts, positions.astype(starts.dtype), "right")  # else all are converted
             out[:, level] = self.node_code[first + node - 1]
-        records = self.records[positions]
+        records = self.records.take(positions, axis=0)  # twice as quick as an index
         for number in range(self.layout.below):
             out[:, self.tree_levels + number] = self.layout.code(records, number)
         return out
 
     def rows(self, positions: Ints | slice) -> Ints:
         """Rows of the items at these positions."""
-        return np.asarray(self.layout.row(self.records[positions]))
+        if isinstance(positions, slice):
+            return np.asarray(self.layout.row(self.records[positions]))
+        return np.asarray(self.layout.row(self.records.take(positions, axis=0)))
 
     def allow(self, mask: Bools) -> Filter:
         """A filter from a mask by item row; rows past its end are not allowed."""
