@@ -43,9 +43,12 @@ def main() -> None:
     out = RESULTS / f"speed-{kind}.json" if args.out is None else Path(args.out)
     if not args.draw:
         measure(args, kind, out)
-    if args.out != "-":
-        draw = importlib.import_module("speed_draw")
-        draw.draw(RESULTS, Path(__file__).parent.parent / "docs")
+    if args.out is None or args.draw:
+        try:
+            draw = importlib.import_module("speed_draw")
+            draw.draw(RESULTS, Path(__file__).parent.parent / "docs")
+        except ImportError as error:
+            print(f"no pictures here ({error}): run with --draw where matplotlib is", file=sys.stderr)
 
 
 def measure(args: argparse.Namespace, kind: str, out: Path) -> None:

@@ -74,26 +74,34 @@ class Tables:
             places = codes + np.array([level.start for level in self.levels])
             chunks = np.array_split(places, 1 + len(places) // 1024)
             return np.concatenate([np.linalg.norm(self.vectors[part].sum(1), axis=1) for part in chunks])
-        first = codes[:, 0] * np.int64(self.sizes[1]) + codes[:, 1]  # both codes as one
-        joint = [first, *(codes[:, level].astype(np.int64) for level in range(2, len(self.sizes)))]
-        squared = np.zeros(len(codes), dtype=np.float32)
-        for (a, b), table in self.pairs.items():  # |sum|^2 is a sum of products of pairs of code vectors
-            squared += table.take(joint[a] * table.shape[1] + joint[b])
-        return np.sqrt(np.maximum(squared, 0))
+        joint = np.empty((len(self.sizes) - 1, len(codes)), dtype=np.int64)
+        joint[0] = codes[:, 0] * np.int64(self.sizes[1]) + codes[:, 1]  # both codes as one
+        joint[1:] = codes[:, 2:].T
+        tables, one, other, first, size = self.pairs
+        places = joint.take(one, axis=0)
+        places *= size
+        places += joint.take(other, axis=0)
+        places += first
+        squared = tables.take(places).sum(0)  # |sum|^2 is a sum of products of pairs of code vectors
+        return np.asarray(np.sqrt(np.maximum(squared, 0)))
 
     @cached_property
-    def pairs(self) -> dict[tuple[int, int], Floats]:
-        """For each two levels (a, b) and each two codes what they add to |sum|^2; levels 0 and 1 are one.
+    def pairs(self) -> tuple[Floats, Ints, Ints, Ints, Ints]:
+        """For each two levels and each two codes what they add to |sum|^2; levels 0 and 1 count as one.
 
-        Twice the product of the two code vectors, and their share of their own squares.
+        That is twice the product of the two code vectors, and a share of their own squares. Returns all
+        tables one after the other, the two levels of each, where it begins and the width of its rows; the
+        last two as columns.
         """
         books = [self.vectors[level] for level in self.levels]
         books = [(books[0][:, None] + books[1][None]).reshape(-1, self.dim), *books[2:]]
         squares = [np.vecdot(book, book) / (len(books) - 1) for book in books]
-        return {
-            (a, b): 2 * (books[a] @ books[b].T) + squares[a][:, None] + squares[b]
-            for a, b in combinations(range(len(books)), 2)
-        }
+        both = list(combinations(range(len(books)), 2))
+        tables = [2 * (books[a] @ books[b].T) + squares[a][:, None] + squares[b] for a, b in both]
+        one, other = np.array(both).T
+        first = np.cumsum([0, *(table.size for table in tables[:-1])])[:, None]
+        sizes = np.array([table.shape[1] for table in tables])[:, None]
+        return np.concatenate([table.ravel() for table in tables]), one, other, first, sizes
 
 
 def lookup(
