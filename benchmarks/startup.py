@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,7 @@ def make_index(folder: Path) -> None:
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
 
 
-def compare(folder: Path, ways: dict[str, Sequence[str]], repeats: int) -> dict[str, Any]:
+def compare(folder: Path, ways: Mapping[str, Sequence[str]], repeats: int) -> dict[str, Any]:
     """Medians of each way; they take turns, so a busy machine is busy for all of them."""
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for number in range(repeats + 1):
