@@ -83,6 +83,24 @@ def test_who_sends_no_request_is_hung_up_on(serving, monkeypatch):
         assert line.recv(100) == b""
 
 
+def test_who_begins_a_second_request_and_stops_is_hung_up_on(serving, kit, monkeypatch):
+    with serving() as live, socket.create_connection((live.host, live.port), timeout=10) as line:
+        line.sendall(kit.head("GET", "/healthz").replace("\n", "\r\n").encode() + b"\r\n\r\n")
+        assert kit.answer(line)[0] == 200
+        monkeypatch.setattr(run, "HEAD_S", 0.3)
+        line.sendall(b"GET /healthz HT")
+        assert line.recv(100) == b""
+
+
+def test_a_connection_may_rest_between_requests_longer_than_a_head_may_take(serving, kit, monkeypatch):
+    monkeypatch.setattr(run, "HEAD_S", 0.2)
+    with serving() as live, socket.create_connection((live.host, live.port), timeout=10) as line:
+        for _ in range(2):
+            line.sendall(kit.head("GET", "/healthz").replace("\n", "\r\n").encode() + b"\r\n\r\n")
+            assert kit.answer(line)[0] == 200
+            time.sleep(0.5)
+
+
 def test_uploads_together_are_bounded(serving, kit):
     with serving(Limits(body=MB, held=MB // 2)) as live:
         body = json.dumps({"text": "a" * (MB * 3 // 4)}).encode()

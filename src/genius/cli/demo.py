@@ -34,7 +34,8 @@ SILENT = {"200d", "fe0f"}  # joiner and variation selector: they have no meaning
 
 def demo(
     to: Annotated[Path, typer.Option(help="Folder for the demo's index; made anew.")] = Path(".demo"),
-    serve: Annotated[bool, typer.Option("--serve", help="Open the search page afterwards.")] = False,
+    serve: Annotated[bool, typer.Option("--serve", help="Serve the search page afterwards.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page.")] = 8000,
 ) -> None:
     """Index emoji pictures and names, then ask with text, pictures and both; offline, in a minute or two."""
     from rich.console import Console
@@ -63,12 +64,13 @@ def demo(
         f"\nGo on with your own things:\n"
         f"   genius index ~/Pictures --to my-index\n"
         f'   genius search "a dog in the snow" --want image --in my-index\n'
-        f"   genius serve --in {to / 'index'}    the same in the browser (or: make demo ARGS=--serve)"
+        f"   genius serve --in {to / 'index'}    the same in the browser\n"
+        f"   make demo ARGS=--serve    all of this, then the page"
     )
     if serve:
         from genius.cli.serve import serve as open_page
 
-        open_page(folder=to / "index")
+        open_page(folder=to / "index", port=port, quiet=True)
 
 
 def emoji_folder() -> Path:

@@ -96,6 +96,7 @@ def make_server(
     origins: Collection[str] = (),
 ) -> Any:
     """A uvicorn server for an engine; `run(sockets=[…])` starts it, `should_exit` ends it."""
+    import h11
     import python_multipart  # noqa: F401
     import uvicorn
     from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -103,15 +104,28 @@ def make_server(
     from genius.serve.app import create_app
 
     class Impatient(H11Protocol):
-        """Hangs up on whoever connects and sends no request."""
+        """Hangs up on whoever connects, or begins a request, and does not send all of its head in time."""
+
+        _patience: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            self.loop.call_later(HEAD_S, self._hang_up)
+            self._wait(incomplete=True)
 
-        def _hang_up(self) -> None:
-            if self.cycle is None and not self.transport.is_closing():
-                self.transport.close()
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._wait(incomplete=self.conn.their_state is h11.IDLE)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._wait(incomplete=False)
+            super().connection_lost(exc)
+
+        def _wait(self, *, incomplete: bool) -> None:
+            if incomplete and self._patience is None:
+                self._patience = self.loop.call_later(HEAD_S, self.transport.close)
+            elif not incomplete and self._patience is not None:
+                self._patience.cancel()
+                self._patience = None
 
     limits = limits or Limits()
 

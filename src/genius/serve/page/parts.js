@@ -50,13 +50,18 @@ export function sharedPrefix(one, other) {
   return length;
 }
 
-// Colour the codes of each card that it shares with the item `reference`; the rest steps back.
+// Colour the codes of each card that it shares with the item `reference`; the rest steps back. What has another
+// modality can be kin: the same codes after it.
 export function markShared(cards, reference) {
   $("reference").textContent = reference.rank === 1 ? "the first result" : `result ${reference.rank}`;
   for (const card of cards) {
     const shared = sharedPrefix(card.item.codes, reference.codes);
+    const kin = 1 + sharedPrefix(card.item.codes.slice(1), reference.codes.slice(1));
     const row = card.querySelector(".chips");
-    row.querySelectorAll(".chip").forEach((one, level) => one.classList.toggle("shared", level < shared));
+    row.querySelectorAll(".chip").forEach((one, level) => {
+      one.classList.toggle("shared", level < shared);
+      one.classList.toggle("kin", !shared && level > 0 && level < kin);
+    });
     row.setAttribute("aria-label", `Codes, ${shared} of ${card.item.codes.length} shared with result ${reference.rank}`);
   }
 }

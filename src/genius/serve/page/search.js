@@ -137,15 +137,15 @@ const facetsOf = (hit) => [
 
 // Fields that tell hits apart: a name of its own for each hit is no filter.
 function showFacets() {
-  const counts = new Map();
-  const kinds = new Map();
+  const fields = new Map(); // field -> value as shown -> hits
   for (const hit of hits) for (const facet of facetsOf(hit)) {
+    const field = facet.includes(": ") ? facet.split(": ")[0] : "";
+    const counts = fields.get(field) || fields.set(field, new Map()).get(field);
     counts.set(facet, (counts.get(facet) || 0) + 1);
-    const field = facet.split(":")[0];
-    kinds.set(field, (kinds.get(field) || new Set()).add(facet));
   }
-  const useful = [...counts].filter(([facet, count]) =>
-    count < hits.length && kinds.get(facet.split(":")[0]).size <= Math.max(3, hits.length / 3)).sort((a, b) => b[1] - a[1]).slice(0, 8);
+  const telling = [...fields].filter(([field, counts]) => !field || 2 * counts.size <= [...counts.values()].reduce((a, b) => a + b));
+  const useful = telling.flatMap(([, counts]) => [...counts]).filter(([, count]) => count < hits.length)
+    .sort((a, b) => b[1] - a[1]).slice(0, 8);
   $("facets").replaceChildren(...useful.map(([facet, count]) => {
     const button = make("button", { type: "button", className: "facet", textContent: `${facet} · ${count}` });
     button.setAttribute("aria-pressed", "false");
