@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,6 +56,11 @@ def ask(pool: Pool, modality: Modality, phi: Floats, farther: NDArray[np.bool_],
     return found
 
 
+def sentence_for(modality: Modality) -> Callable[[LabelledQuery], str]:
+    """The default sentence of a query that wants this modality."""
+    return lambda query: default_instruction(query.modality, modality)
+
+
 def by_background(several: Sequence[Asked]) -> list[Floats]:
     """What the engine does."""
     ground = backgrounds({m: one.sample for m, one in zip(MODALITIES, several, strict=True)})
@@ -67,7 +72,7 @@ def by_deviation(several: Sequence[Asked]) -> list[Floats]:
     return [(one.similar - one.sample.mean()) / one.sample.std() for one in several]
 
 
-WAYS = {
+WAYS: dict[str, Callable[[Sequence[Asked]], list[Floats]]] = {
     "background (genius)": by_background,
     "similarity as it is": lambda several: [one.similar for one in several],
     "deviations within each modality": by_deviation,
@@ -123,10 +128,7 @@ def main() -> None:
     queries = [query for row in rows for query in row]
     asked = []
     for modality in MODALITIES:
-        texts = [
-            read_queries(row, lambda q, m=modality: default_instruction(q.modality, m), fuses=encoding.fuses)
-            for row in rows
-        ]
+        texts = [read_queries(row, sentence_for(modality), fuses=encoding.fuses) for row in rows]
         phi = np.concatenate([encoding.questions(text).phi for text in texts])
         asked.append(ask(pool, modality, phi, np.array([q.modality != modality for q in queries]), given.gap))
     result = {

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from genius import Query
+from genius import Item, Query
 from genius.engine import Engine
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (extra `dev`)")
@@ -30,9 +30,28 @@ const [bytes, name] = arguments;
 const file = new File([Uint8Array.from(atob(bytes), (c) => c.charCodeAt(0))], name, {type: "image/png"});
 const transfer = new DataTransfer();
 transfer.items.add(file);
-for (const kind of ["dragover", "drop"]) {
-  document.body.dispatchEvent(new DragEvent(kind, {bubbles: true, cancelable: true, dataTransfer: transfer}));
-}
+const rest = {bubbles: true, cancelable: true};
+const events = arguments[2]
+  ? [new ClipboardEvent("paste", {...rest, clipboardData: transfer})]
+  : ["dragover", "drop"].map((kind) => new DragEvent(kind, {...rest, dataTransfer: transfer}));
+events.forEach((event) => document.body.dispatchEvent(event));
+"""
+CONTRAST = """
+const pen = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+const over = (colours) => {
+  pen.clearRect(0, 0, 1, 1);
+  for (const colour of colours) { pen.fillStyle = colour; pen.fillRect(0, 0, 1, 1); }
+  const light = [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3).map((part) => part / 255)
+    .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * light[0] + 0.7152 * light[1] + 0.0722 * light[2];
+};
+return arguments[0].map((css) => {
+  const one = document.querySelector(css);
+  const grounds = [];
+  for (let at = one; at; at = at.parentElement) grounds.unshift(getComputedStyle(at).backgroundColor);
+  const [low, high] = [over(grounds), over([...grounds, getComputedStyle(one).color])].sort((a, b) => a - b);
+  return [css, (high + 0.05) / (low + 0.05)];
+});
 """
 
 
@@ -135,6 +154,10 @@ def test_search_by_text(page, shots):
     page.browser.save_screenshot(str(shots / "text.png"))
     page.one("#contains").send_keys("blue")
     page.until(lambda: page.results() == ["t/blue"])
+    page.one("#contains").send_keys("est of all")
+    page.until(lambda: page.results() == [] and "filters" in page.text("#none"))
+    page.press("#none button")
+    page.until(lambda: len(page.results()) == 10 and not page.one("#none").is_displayed())
 
 
 def test_search_by_dropped_image_and_by_both(page, kit, served, shots):
@@ -152,12 +175,19 @@ def test_search_by_dropped_image_and_by_both(page, kit, served, shots):
     page.until(lambda: page.results() != with_both and page.results()[0] == "p-green")
 
 
+def test_search_by_a_pasted_image(page, kit):
+    wanted(page, "text")
+    page.browser.execute_script(DROP, base64.b64encode(kit.picture("green")).decode(), "pasted.png", True)
+    page.until(lambda: page.results()[:1] == ["t/green"])
+
+
 def test_more_like_this_and_like_this_but(page):
     wanted(page, "image")
     page.search("magenta")
     page.press("#results .card:first-child .more")
     page.until(lambda: page.text("#like-name") == "magenta" and "magenta" not in page.results())
     assert len(page.results()) == 9
+    assert page.text("#results .card:first-child .rank") == "1"
     page.browser.back()
     page.until(lambda: page.results()[:1] == ["magenta"])
     page.press("#results .card:first-child .but")
@@ -242,6 +272,20 @@ def test_dark_and_on_a_phone(page, shots):
         page.press("#theme")
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_stands_out_from_its_ground(page, theme):
+    """WCAG AA: at least 4.5 to 1 for everything that is read."""
+    page.browser.execute_script("document.documentElement.dataset.theme = arguments[0]", theme)
+    page.search("red")
+    still = "return document.getAnimations().every((one) => one.playState === 'finished')"
+    page.until(lambda: page.browser.execute_script(still))
+    read = ["#status", "#count-text", "a[data-view=codes]", ".segments input:not(:checked) + span", "summary",
+            ".facet", ".card .name", ".card .caption", ".card .rank", ".card .more", ".chip.first.shared",
+            ".chip.shared:not(.first)", ".chip:not(.shared)", ".button.main", ".legend"]  # fmt: skip
+    found = page.browser.execute_script(CONTRAST, read)
+    assert [(css, ratio) for css, ratio in found if ratio < 4.5] == []
+
+
 def test_every_control_has_a_name(page):
     """What a screen reader says of a control is never empty."""
     page.search("red")
@@ -251,6 +295,36 @@ def test_every_control_has_a_name(page):
         && !(one.getAttribute("aria-label") || one.textContent.trim() || one.alt || one.labels?.length))
         .map((one) => one.outerHTML)""")
     assert nameless == []
+
+
+def test_an_empty_collection_asks_for_a_first_item(browser, tmp_path, fake, module_kit):
+    with Engine.create(tmp_path / "none", fake.FakeModel()) as engine, module_kit.live(engine) as running:
+        page = Page(browser, running.url)
+        page.open()
+        page.until(lambda: page.one("#empty").is_displayed() and "0 items" in page.text("#count-text"))
+        assert not page.one("input[name=want][value=pair]").is_enabled()
+        page.press("#add-first")
+        page.one("#add-text").send_keys("the first one")
+        page.one("#add-id").send_keys("first")
+        page.press("#add-form [type=submit]")
+        page.until(lambda: "1 item" in page.text("#count-text") and not page.one("#empty").is_displayed())
+        assert page.search("first") == ["first"]
+        assert page.console() == []
+
+
+def test_a_picture_that_is_gone_is_said_to_be(browser, tmp_path, fake, module_kit):
+    file = tmp_path / "red.png"
+    file.write_bytes(module_kit.picture("red"))
+    with Engine.create(tmp_path / "index", fake.FakeModel()) as engine:
+        engine.add([Item("red", image=file)])
+        file.unlink()
+        with module_kit.live(engine) as running:
+            page = Page(browser, running.url)
+            page.open()
+            assert page.search("red") == ["red"]
+            page.until(lambda: page.all("#results .look.gone"))
+            assert page.all("#results .look.gone img")[0].is_displayed() is False
+            assert all("404" in line for line in page.console())
 
 
 def test_with_a_key(browser, engine, module_kit):
