@@ -14,7 +14,8 @@ def test_long_searches_are_apart_and_baselines_that_learn_together():
         ("grace-numeric,dsi-nci", settings),
         ("genius", settings[:1]),
         ("genius", settings[1:]),
-        ("exact,lookup+codes", settings),
+        ("exact,lookup+codes", settings[:1]),
+        ("exact,lookup+codes", settings[1:]),
     ]
 
 
@@ -32,7 +33,7 @@ def test_a_process_finds_what_the_evaluation_then_only_reads(colours, tmp_path):
     find_answers(source, "exact,lookup+codes", both, place, 1, said.append)
     found = answers()
     assert len(found) == 2 * len(before)
-    assert said == ["found: exact,lookup+codes"]
+    assert said == ["found: exact,lookup+codes"] * 2
     for asked in both:
         measure(data, "colours", "mini", "exact,lookup+codes", asked, place, lambda line: None)
     assert answers() == found

@@ -38,7 +38,7 @@ def jobs_of(systems: str, settings: Sequence[Asked]) -> list[tuple[str, list[Ask
     learning = [name for name in names if name in LEARNING]
     alone = [name for name in names if name == "genius"]  # every code is decoded: the longest search
     rest = [name for name in names if name not in (*learning, *alone)]
-    jobs = [(learning, list(settings)), *((alone, [asked]) for asked in settings), (rest, list(settings))]
+    jobs = [(learning, list(settings)), *((group, [asked]) for group in (alone, rest) for asked in settings)]
     return [(",".join(group), asked) for group, asked in jobs if group]
 
 

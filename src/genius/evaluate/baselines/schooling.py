@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Schooling:
     """Small enough for two cores. More steps, on a GPU, give such systems a better chance."""
 
-    steps: int = 1200
+    steps: int = 600
     batch: int = 128
     rate: float = 3e-3
     layers: int = 2
