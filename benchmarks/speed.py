@@ -15,6 +15,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
+import subprocess
 import sys
 import time
 import traceback
@@ -22,8 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pools import versions
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: a query's products are small
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -58,6 +60,11 @@ def measure(args: argparse.Namespace, kind: str, out: Path) -> None:
     if str(out) != "-" and out.exists() and args.phases:
         result = json.loads(out.read_text())
     names = args.phases or [name for name in phases if name != "rows" or args.data]
+    if kind == "cpu" and len(names) > 1:  # FAISS and torch bring their own thread pools: not in one process
+        for name in names:
+            rest = [sys.executable, __file__, "--phases", name, *_without_phases(sys.argv[1:])]
+            subprocess.run(rest, check=False, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"})
+        return
     args.deadline = time.perf_counter() + (args.budget if kind == "gpu" else 1e9)
     for name in names:
         begin = time.perf_counter()
@@ -74,13 +81,23 @@ def measure(args: argparse.Namespace, kind: str, out: Path) -> None:
         print(json.dumps({name: result[name]}, indent=1), flush=True)
 
 
+def _without_phases(arguments: list[str]) -> list[str]:
+    """The arguments of the command but for `--phases` and its names."""
+    kept, skipping = [], False
+    for argument in arguments:
+        skipping = argument == "--phases" or (skipping and not argument.startswith("-"))
+        if not skipping:
+            kept.append(argument)
+    return kept
+
+
 def _save(result: dict[str, Any], name: str, out: Path, begin: float, figures: dict[str, Any]) -> None:
     """Keep what a phase has so far."""
     result[name] = {
         **figures,
         "phase_seconds": round(time.perf_counter() - begin, 1),
         "command": " ".join(["python benchmarks/speed.py", *sys.argv[1:]]),
-        "versions": versions(),
+        "versions": importlib.import_module("pools").versions(),
     }
     if str(out) != "-":
         out.write_text(json.dumps(result, indent=1) + "\n")

@@ -24,32 +24,42 @@ def dense(items: int, seed: int) -> Any:
     return (rng.random((items, len(SIZES))) ** 1.3 * SIZES).astype(np.int64)
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.integers(1, 60), st.integers(0, 1000), st.sampled_from([1, 4, 1000]), st.floats(0, 1))
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 60),
+    st.integers(0, 1000),
+    st.sampled_from([1, 4, 1000]),
+    st.floats(0, 1),
+    st.sampled_from([10_000, 20_000]),
+)
 def test_the_best_of_large_families_are_those_of_all_children(
-    beam: int, seed: int, values: int, share: float
+    beam: int, seed: int, values: int, share: float, items: int
 ) -> None:
-    trie, rng = Trie.build(dense(20_000, seed % 5), SIZES), np.random.default_rng(seed)
-    assert trie.tree_levels >= 3
+    trie, rng = Trie.build(dense(items, seed % 5), SIZES), np.random.default_rng(seed)
+    assert trie.tree_levels == (3 if items == 20_000 else 2)  # children in the tree, and below it
     scores = rng.integers(-values, values + 1, beam).astype(np.float32) / 7
     table = rng.integers(-values, values + 1, SIZES[2]).astype(np.float32) / 3
     node = np.sort(rng.choice(trie.fans.paths(2)[0], beam, replace=False))
-    mask = rng.random(20_000) < share
-    allowed = None if share == 1 else trie.allow(mask)
+    allowed = None if share == 1 else trie.allow(rng.random(items) < share)
     children = trie.children(trie.nodes(2, node))
-    total = np.repeat(scores, children.counts) + table[children.code]
-    kept = None if allowed is None else children.having(allowed)
-    expected = top(total, beam, kept)
+    total = np.repeat(scores, children.counts)
+    total = (total if children.heads is None else total[children.heads[:-1]]) + table[children.code]
+    expected = top(total, beam, None if allowed is None else children.having(allowed))
+    nodes = children.take(expected)
 
-    def may(child: Any) -> Any:
+    def may(first: Any, last: Any) -> Any:
         assert allowed is not None
-        nodes = trie.nodes(3, child)
-        return allowed.count(nodes.start, nodes.end) > 0
+        if trie.tree_levels == 3:
+            first, last = trie.node_start[first], trie.node_start[first + 1]
+        return allowed.count(first, last) > 0
 
     best = trie.fans.best(2, node, scores, table, beam, None if allowed is None else may)
     if best is not None:
-        assert np.array_equal(best[0], children.index[expected])
-        assert np.array_equal(best[1], total[expected])
+        assert np.array_equal(best[2], total[expected])
+        if trie.tree_levels == 3:
+            assert np.array_equal(best[0], nodes.node)
+        else:
+            assert np.array_equal(best[0], nodes.start) and np.array_equal(best[1], nodes.end)
     else:
         assert beam < 3 or share < 1  # with enough children, the shortcut is taken
 

@@ -121,15 +121,19 @@ def lookup(
     mask over the codes of level 0, `allowed` a filter of the trie's items.
     """
     most = 32 * beam if leaves is None else leaves
-    may = None if allowed is None else partial(_found_under, trie, allowed)
     nodes, scores, ended = _start(trie, tables, beam, stop, most, modalities, allowed)
     for level in range(nodes.level, len(trie.sizes)):
         ended = ended or (level == stop if stop is not None else _items(nodes, allowed).sum() <= most)
         if ended and level >= trie.tree_levels:
             break  # inside the tree the leaves' codes are known from the nodes: go on, but keep them all
-        best = None if ended else trie.fans.best(level, nodes.node, scores, tables[level], beam, may)
+        may = None if allowed is None else partial(_may, trie, allowed, level)
+        best = None
+        if not ended and level <= trie.tree_levels:
+            best = trie.fans.best(level, nodes.node, scores, tables[level], beam, may)
         if best is not None:
-            nodes, scores = trie.nodes(level + 1, best[0]), best[1]
+            first, last, scores = best
+            inside = level < trie.tree_levels
+            nodes = trie.nodes(level + 1, first) if inside else Nodes(level + 1, first, last, first[:0])
             continue
         children = trie.children(nodes)
         total = np.repeat(scores, children.counts)
@@ -179,6 +183,13 @@ def _start(
 def _found_under(trie: Trie, allowed: Filter, node: Ints) -> Bools:
     """Whether each node of the tree has an allowed item."""
     return np.asarray(allowed.before[trie.node_start[node + 1]] > allowed.before[trie.node_start[node]])
+
+
+def _may(trie: Trie, allowed: Filter, level: int, first: Ints, last: Ints) -> Bools:
+    """Whether children one code longer than `level` have an allowed item."""
+    if level < trie.tree_levels:
+        return _found_under(trie, allowed, first)
+    return np.asarray(allowed.before[last] > allowed.before[first])
 
 
 def _items(nodes: Nodes, allowed: Filter | None) -> Ints:

@@ -140,8 +140,8 @@ class Trie:
 
     @cached_property
     def fans(self) -> Fans:
-        """Shortcuts to the best children, made when first needed; a few percent of the trie's bytes."""
-        return Fans(self.items, self.sizes, self.node_code, self.node_first, self.levels)
+        """Shortcuts to the best children, made when first needed."""
+        return Fans(self)
 
     def root(self) -> Nodes:
         """The empty prefix; its range is the whole pool."""
