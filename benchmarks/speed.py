@@ -24,7 +24,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: a query's products are small
 RESULTS = Path(__file__).parent / "results"
 
