@@ -67,7 +67,8 @@ def call(url: str, path: str, body: Any = None, method: str | None = None) -> tu
         with urllib.request.urlopen(request, timeout=90) as answer:
             return answer.status, json.loads(answer.read() or b"null")
     except urllib.error.HTTPError as error:
-        return error.code, json.loads(error.read())
+        told = error.read()
+        return error.code, json.loads(told) if told.startswith(b"{") else told
 
 
 def replica_pids(deployment: str = "replicas") -> list[int]:

@@ -55,7 +55,10 @@ def processes(device: str = "auto") -> Iterator[torch.device]:
         torch.cuda.set_device(chosen)
     backend = "nccl" if chosen.type == "cuda" else "gloo"
     timeout = timedelta(seconds=float(os.environ.get("GENIUS_TIMEOUT_S", TIMEOUT_S)))
-    dist.init_process_group(backend, timeout=timeout)
+    store, number, count = next(dist.rendezvous("env://", timeout=timeout))
+    # a store of this attempt's own: after a restart, torchrun's still has the addresses of the dead
+    own = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    dist.init_process_group(backend, store=own, rank=number, world_size=count, timeout=timeout)
     try:
         yield chosen
     finally:

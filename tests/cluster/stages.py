@@ -1,0 +1,77 @@
+"""Stages 1 and 2 on a small world, for tests with one and with several processes.
+
+python stages.py FOLDER [RANK STEP SIGNAL]     the process of that rank gets a signal at that step, once
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+
+from genius.decode.initial import fresh_decoder
+from genius.decode.model import DecoderShape
+from genius.decode.targets import Softness
+from genius.decode.train import Lesson, train_decoder
+from genius.encode.weights import save_weights
+from genius.quantize.fusion import PRESETS
+from genius.quantize.model import Quantizer
+from genius.quantize.train import Objective, train_quantizer
+from genius.training import distributed
+from genius.training.schedule import Plan
+
+PRESETS["small"] = (24, 32)
+SIZES = (3, 16, 16)
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "decode"))
+
+
+def struck(rank: int, step: int, kind: int) -> None:
+    """Let this process get a signal at a step of its run, if it has that rank and was never struck."""
+    plain, steps = distributed.average_gradients, iter(range(10**6))
+    first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+
+    def average(parameters: object) -> None:
+        if next(steps) == step and distributed.rank() == rank and first:
+            os.kill(os.getpid(), kind)
+        plain(parameters)  # type: ignore[arg-type]
+
+    distributed.average_gradients = average  # type: ignore[assignment]
+
+
+def main(folder: str, *strike: str) -> None:
+    from clusters import DIM, make_world
+
+    torch.set_num_threads(1)
+    home = Path(folder)
+    with distributed.processes("cpu"):
+        if strike:
+            struck(*map(int, strike))
+        world = make_world()
+        torch.manual_seed(distributed.rank())  # weights differ until the stage makes them the same
+        quantizer = Quantizer(DIM, SIZES, fusion="small")
+        train_quantizer(
+            quantizer, world.train, world.val, Plan(steps=12, batch=64, rate=1e-3, check_every=4),
+            Objective(temperature=0.05), folder=home / "quantizer", seed=1, kmeans_sample=400,
+            refine_rounds=1, show=False, least_purity=0.0,
+        )  # fmt: skip
+        shape = DecoderShape(
+            DIM, SIZES, layers=1, width=16, heads=2, head_width=8, feed_forward=32, prefix=2, dropout=0.0
+        )
+        fixed = world.quantizer  # a code that rounding tips in stage 1 must not hide what stage 2 does
+        decoder = fresh_decoder(shape, fixed.residual.codebooks(), seed=0)
+        train_decoder(
+            decoder, fixed, world.train, world.val,
+            Plan(steps=12, batch=64, rate=3e-3, warmup=3, check_every=4),
+            Lesson(plain=0.3, soft=Softness(softness=0.3)), folder=home / "decoder", seed=1, show=False,
+        )  # fmt: skip
+        if distributed.is_main():
+            save_weights(quantizer.state_dict(), home / "quantizer.safetensors")
+            save_weights(decoder.state_dict(), home / "decoder.safetensors")
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    main(*sys.argv[1:])

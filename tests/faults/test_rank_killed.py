@@ -1,0 +1,86 @@
+"""Fault 13: a process of torchrun dies or hangs: the job ends in time, or goes on from the checkpoint."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from genius.training.journal import read_log
+
+SCRIPT = Path(__file__).parents[1] / "cluster" / "stages.py"
+TWO = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+KILL_TENTH = ["1", "10", str(int(signal.SIGKILL))]  # the second process, at its tenth step
+
+
+def start(command: Sequence[str], folder: Path, *strike: str, **env: str) -> subprocess.Popen[bytes]:
+    words = [*command, str(SCRIPT), str(folder), *strike]
+    known = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **env}
+    with (folder / f"stderr-{time.monotonic_ns()}.txt").open("w") as told:
+        return subprocess.Popen(words, env=known, stderr=told)
+
+
+def told(folder: Path) -> str:
+    """What the last runs had to say."""
+    return "\n".join(file.read_text()[-3000:] for file in sorted(folder.glob("stderr-*.txt")))
+
+
+def finish(process: subprocess.Popen[bytes], seconds: float = 300) -> int:
+    try:
+        return process.wait(seconds)
+    finally:
+        if process.poll() is None:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of one process."""
+    folder = tmp_path_factory.mktemp("alone")
+    assert finish(start([sys.executable], folder)) == 0, told(folder)
+    return folder
+
+
+def assert_same(one: Path, other: Path) -> None:
+    """Losses, codebooks and weights of two runs, within what the order of sums does."""
+    for stage in ("quantizer", "decoder"):
+        for mine, theirs in zip(*(read_log(f / stage / "log.jsonl") for f in (one, other)), strict=True):
+            assert mine["step"] == theirs["step"]
+            for name in mine.keys() & {"loss", "contrastive", "residual", "agreement", "rate"}:
+                assert mine[name] == pytest.approx(theirs[name], rel=1e-3, abs=1e-6), (stage, name)
+        weights = [load_file(folder / f"{stage}.safetensors") for folder in (one, other)]
+        assert weights[0].keys() == weights[1].keys()
+        for name, tensor in weights[0].items():
+            torch.testing.assert_close(tensor, weights[1][name], rtol=1e-3, atol=1e-3, msg=f"{stage} {name}")
+
+
+def test_a_killed_process_ends_the_job_and_another_number_of_them_goes_on(alone, tmp_path) -> None:
+    began = time.monotonic()
+    assert finish(start(TWO, tmp_path, *KILL_TENTH), 120) != 0
+    assert time.monotonic() - began < 100
+    done = [line["step"] for line in read_log(tmp_path / "quantizer" / "log.jsonl")]
+    assert done and max(done) == 8  # of 12: the last checkpoint before the tenth step
+    assert not (tmp_path / "decoder").exists()
+    assert finish(start([sys.executable], tmp_path)) == 0, told(tmp_path)
+    assert_same(alone, tmp_path)
+
+
+def test_a_killed_process_is_started_again_from_the_checkpoint(alone, tmp_path) -> None:
+    assert finish(start([*TWO, "--max-restarts=1"], tmp_path, *KILL_TENTH)) == 0, told(tmp_path)
+    assert_same(alone, tmp_path)
+
+
+def test_a_process_that_hangs_ends_the_job(tmp_path) -> None:
+    """It is stopped, not dead: only the timeout can tell."""
+    stop = ["1", "10", str(int(signal.SIGSTOP))]
+    began = time.monotonic()
+    assert finish(start(TWO, tmp_path, *stop, GENIUS_TIMEOUT_S="5"), 150) != 0
+    assert time.monotonic() - began < 120
