@@ -125,3 +125,16 @@ def test_a_small_beam_is_not_widened_to_the_length_of_the_list(world):
     wide = CodeSearch("x", books, Options("lookup", beam=50, leaves=1, stop=len(SIZES)))
     wide.index(pool)
     assert hit(wide.search(questions, 10), asked) > hit(found, asked)
+
+
+def test_leaves_that_the_decoder_does_not_tell_apart_are_all_re_ranked(world):
+    """In a small pool the decoder stops at once: every item is a leaf, and all have the same score."""
+    books, pool, questions, asked = world
+    shape = DecoderShape(24, SIZES, layers=1, width=16, heads=2, head_width=8, feed_forward=32)
+    decoder = Decoder(shape).eval()
+    initialise(decoder, torch.Generator().manual_seed(0))
+    system = CodeSearch("x", books, Options("generate", rerank="vectors", beam=20, leaves=500), decoder)
+    exact = Exact()
+    for each in (system, exact):
+        each.index(pool)
+    assert hit(system.search(questions, 10), asked) >= hit(exact.search(questions, 10), asked) - 0.05

@@ -103,7 +103,7 @@ class Searcher:
             parts = []
             for segment, leaves in zip(pool, found, strict=True):
                 best = leaves[query]
-                if options.rerank != "none":
+                if options.rerank != "none" and _told_apart(options):
                     best = best.best(max(_reranked(options), options.k))
                 if options.rerank == "codes":
                     looked_up = options.method == "lookup"
@@ -232,6 +232,11 @@ class Searcher:
         wanted = np.zeros((batch, self.tables.sizes[0]), dtype=bool)
         wanted[:, given.astype(np.int64)] = True
         return wanted
+
+
+def _told_apart(options: Options) -> bool:
+    """Whether leaves have scores of their own: those under a beam that the decoder left early are alike."""
+    return options.method != "generate" or options.fusion != 0.0 or options.reranked is not None
 
 
 def _reranked(options: Options) -> int:
