@@ -254,7 +254,9 @@ def generate(args: argparse.Namespace) -> dict[str, Any]:
     assert model.decoder is not None
     books = [np.asarray(book) for book in model.quantizer.residual.codebooks()]
     codes = quantized(Pool(DIM), codebooks(Pool(DIM), args.tiny), items, args.cache)
-    trie = [Segment(Trie.build(codes, model.sizes))]
+    more = range(len(model.sizes) - LEVELS)  # levels of the model that the pool has not
+    codes = np.stack([*codes.T, *(np.roll(codes[:, 1 + n % 8], 7919 * (n + 1)) for n in more)], axis=1)
+    trie = [Segment(Trie.build(codes[:, : len(model.sizes)], model.sizes))]
     texts = [f"{TEXT[: 40 + 5 * (n % 12)]} {n}" for n in range(8 if args.tiny else 32)]
     z = np.concatenate([model.z(model.embed_queries([None], [text], [""])) for text in texts])
     figures: dict[str, Any] = {"items": items, "beam": 50}
