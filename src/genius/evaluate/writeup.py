@@ -11,7 +11,7 @@ from typing import Any
 
 from genius.evaluate import reference
 from genius.evaluate.ablation_tables import ablation_table, agreement
-from genius.evaluate.catalog import LEARNING
+from genius.evaluate.catalog import LEARNING, OURS
 from genius.evaluate.compare import Comparison, compare
 from genius.evaluate.frontier_tables import hit_table, speed_table, storage_table, time_table
 from genius.evaluate.results import Results
@@ -91,7 +91,8 @@ def _in_short(document: Document) -> list[str]:
             lines.append(_verdict(compare(results, "genius+vectors", "exact"), results.setting))
     for frontier in document.frontiers:
         where = frontier["machine"]["device"]
-        lines += [f"time, {where}: {each['text']}" for each in frontier["crossovers"]]
+        own = [each for each in frontier["crossovers"] if each.get("system", "genius") in OURS]
+        lines += [f"time, {where}: {each['text']}" for each in own]
     return lines
 
 
