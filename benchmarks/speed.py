@@ -61,7 +61,7 @@ def measure(args: argparse.Namespace, kind: str, out: Path) -> None:
     names = args.phases or [name for name in phases if name != "rows" or args.data]
     if kind == "cpu" and len(names) > 1:  # FAISS and torch bring their own thread pools: not in one process
         for name in names:
-            rest = [sys.executable, __file__, "--phases", name, *_without_phases(sys.argv[1:])]
+            rest = [sys.executable, __file__, "--phases", name, *_without(sys.argv[1:], "--phases")]
             subprocess.run(rest, check=False, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"})
         return
     args.deadline = time.perf_counter() + (args.budget if kind == "gpu" else 1e9)
@@ -80,11 +80,11 @@ def measure(args: argparse.Namespace, kind: str, out: Path) -> None:
         print(json.dumps({name: result[name]}, indent=1), flush=True)
 
 
-def _without_phases(arguments: list[str]) -> list[str]:
-    """The arguments of the command but for `--phases` and its names."""
+def _without(arguments: list[str], *options: str) -> list[str]:
+    """The arguments of the command but for these options and their values."""
     kept, skipping = [], False
     for argument in arguments:
-        skipping = argument == "--phases" or (skipping and not argument.startswith("-"))
+        skipping = argument in options or (skipping and not argument.startswith("--"))
         if not skipping:
             kept.append(argument)
     return kept
@@ -95,7 +95,7 @@ def _save(result: dict[str, Any], name: str, out: Path, begin: float, figures: d
     result[name] = {
         **figures,
         "phase_seconds": round(time.perf_counter() - begin, 1),
-        "command": " ".join(["python benchmarks/speed.py", *sys.argv[1:]]),
+        "command": " ".join(["python benchmarks/speed.py", *_without(sys.argv[1:], "--cache", "--out")]),
         "versions": importlib.import_module("pools").versions(),
     }
     if str(out) != "-":
