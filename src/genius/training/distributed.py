@@ -50,14 +50,17 @@ def processes(device: str = "auto") -> Iterator[torch.device]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or world() > 1:
         yield chosen
         return
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
     if chosen.type == "cuda":
         chosen = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(chosen)
     backend = "nccl" if chosen.type == "cuda" else "gloo"
     timeout = timedelta(seconds=float(os.environ.get("GENIUS_TIMEOUT_S", TIMEOUT_S)))
-    store, number, count = next(dist.rendezvous("env://", timeout=timeout))
+    store, number, count = next(rendezvous("env://", timeout=timeout))
     # a store of this attempt's own: after a restart, torchrun's still has the addresses of the dead
-    own = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    own = PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     dist.init_process_group(backend, store=own, rank=number, world_size=count, timeout=timeout)
     try:
         yield chosen
