@@ -83,8 +83,8 @@ def variants_of(recipe: Recipe, beam: int) -> list[Variant]:
             found.append(Variant(f"{levels} levels of {codes} codes", "Table 5", overrides, known))
     for preset in ("mini", *paper.DECODERS):
         known = effect(paper.DECODERS.get(preset), paper.DECODERS.get(recipe.decoder.preset))
-        overrides = (f"decoder.preset={preset}",)
-        found.append(Variant(f"decoder of {preset} size", "supplement Table 5", overrides, known))
+        name, override = f"decoder of {preset} size", f"decoder.preset={preset}"
+        found.append(Variant(name, "supplement Table 5", (override,), known))
     found += [
         Variant("hard targets", "ours", ("decoder_training.targets=hard",)),
         Variant("no fusion", "ours", ("quantizer.fusion=sum",)),
