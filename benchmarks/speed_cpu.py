@@ -146,7 +146,7 @@ def _graph(name: str, x: Floats, z: Floats, truth: list[Any], cache: Path | None
 
     file = None if cache is None else cache / f"{name}-{len(x)}.faiss"
     if file is not None and file.exists():
-        index: Any = faiss.downcast_index(faiss.read_index(str(file)))
+        index: Any = faiss.read_index(str(file))
     elif name == "hnsw":
         index = faiss.IndexHNSWFlat(DIM, 32, faiss.METRIC_INNER_PRODUCT)
         index.add(x)
