@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from genius.search.replay import Replay
 
 LOOKUP_LEAVES = 32  # per beam: their codes are read and added up
-RERANKED = 3  # per beam: each is scored anew, from its codes or from its vector
+RERANKED = {"codes": 2, "vectors": 4}  # per beam: each is scored anew
 FIXED_LEAVES = {"lookup": 16.0, "generate": 8.0}  # per beam, in searches of fixed shape
 FIXED_SUFFIXES = 1.28  # per beam, where the decoder has to score them
 
@@ -39,7 +39,9 @@ class Options:
     k: int = 10
     stop: int | None = None  # levels to search; None: until few items are left
     leaves: int | None = None  # how many are few; None: 32 per beam, 1 where the decoder has to score them
-    reranked: int | None = None  # items that are scored anew, the best by search score; None: 3 per beam
+    reranked: int | None = (
+        None  # items that are scored anew, the best by search score; None: 4 per beam by vectors, 2 by codes
+    )
     weight: float = 1.0  # of the lookup score beside the decoder's, for `both`
     fusion: float = 0.0  # of the search score beside the similarity, when re-ranking
     fixed: bool = False  # by a program of fixed shape, recorded once: for GPUs and one unfiltered segment
@@ -240,4 +242,4 @@ def _told_apart(options: Options) -> bool:
 
 
 def _reranked(options: Options) -> int:
-    return RERANKED * options.beam if options.reranked is None else options.reranked
+    return RERANKED[options.rerank] * options.beam if options.reranked is None else options.reranked
