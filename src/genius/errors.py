@@ -79,3 +79,9 @@ class TrainingStopped(GeniusError):
     """Training cannot go on (NaN, collapse); the message has the step and the figure."""
 
     exit_code = 10
+
+
+class ClusterError(GeniusError):
+    """The cluster cannot be reached or gave up; the message says what is safe and how to go on."""
+
+    exit_code = 11

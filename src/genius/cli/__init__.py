@@ -44,9 +44,10 @@ app = typer.Typer(
     name="genius",
     help="Search pictures, texts and pairs of both by generating the identifiers of the answers.",
     epilog=(
-        "Exit codes: 0 done; 2 bad input or option; 3 model missing or unfit; 4 an extra is not installed; "
+        "Exit codes: 0 done; 1 anything not named here; 2 bad input or option; 3 model missing or unfit; "
+        "4 an extra is not installed; "
         "5 no index; 6 index damaged; 7 index in use; 8 index of another model or version; 9 disk refused; "
-        "10 training cannot go on; 130 Ctrl-C; 143 terminated."
+        "10 training cannot go on; 11 the cluster gave up; 130 Ctrl-C; 143 terminated."
     ),
     no_args_is_help=True,
     pretty_exceptions_enable=False,

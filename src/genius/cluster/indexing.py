@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from genius.cluster.parts import FOLDER, Parts
-from genius.cluster.session import ClusterError, connected, ray_module
+from genius.cluster.session import connected, ray_module
 from genius.data.report import Report
-from genius.errors import BadInput
+from genius.errors import BadInput, ClusterError
 from genius.pool.adding import Added, Prepared
 from genius.store.connection import NAME
 from genius.store.index import Index

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from genius.cluster.session import ClusterError, connected, ray_module
-from genius.errors import BadInput, IndexNotFound
+from genius.cluster.session import connected, ray_module
+from genius.errors import BadInput, ClusterError, IndexNotFound
 from genius.serve.limits import Limits
 from genius.serve.run import is_loopback
 from genius.store.connection import NAME as INDEX

@@ -12,17 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from genius.errors import BadInput, GeniusError, MissingExtra
+from genius.errors import BadInput, ClusterError, MissingExtra
 
 LOCAL = "local"
 OBJECT_STORE = 256 * 2**20  # bytes, of a local cluster: parts are small and do not stay
 INSTALL = 'pip install "genius-search[cluster]"'
-
-
-class ClusterError(GeniusError):
-    """The cluster cannot be reached or gave up; the message says what is safe and how to go on."""
-
-    exit_code = 11
 
 
 def ray_module(name: str = "ray") -> Any:
