@@ -1,8 +1,9 @@
-"""Training under torchrun: two processes, or two machines, make what one process makes."""
+"""Training under torchrun: two processes or machines make what one makes; one may die or hang (fault 13)."""
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -19,9 +20,10 @@ from genius.errors import BadInput
 from genius.training import distributed
 from genius.training.journal import read_log
 
-SCRIPT = Path(__file__).with_name("stages.py")
+SCRIPT = Path(__file__).with_name("torchrun_stages.py")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 TWO = [*TORCHRUN, "--standalone", "--nproc-per-node=2"]
+KILL_TENTH = ["1", "10", str(int(signal.SIGKILL))]  # the second process, at its tenth step
 
 
 def start(command: Sequence[str], folder: Path, *strike: str, **env: str) -> subprocess.Popen[bytes]:
@@ -77,6 +79,30 @@ def test_two_machines_train_one_model(alone, tmp_path) -> None:
     nodes = [start([*TORCHRUN, *more, "--rdzv-id=job", "--local-addr=127.0.0.1"], tmp_path) for _ in range(2)]
     assert [finish(node) for node in nodes] == [0, 0], told(tmp_path)
     assert_same(alone, tmp_path)
+
+
+def test_a_killed_process_ends_the_job_and_another_number_of_them_goes_on(alone, tmp_path) -> None:
+    began = time.monotonic()
+    assert finish(start(TWO, tmp_path, *KILL_TENTH), 120) != 0
+    assert time.monotonic() - began < 100
+    done = [line["step"] for line in read_log(tmp_path / "quantizer" / "log.jsonl")]
+    assert done and max(done) == 8  # of 12: the last checkpoint before the tenth step
+    assert not (tmp_path / "decoder").exists()
+    assert finish(start([sys.executable], tmp_path)) == 0, told(tmp_path)
+    assert_same(alone, tmp_path)
+
+
+def test_a_killed_process_is_started_again_from_the_checkpoint(alone, tmp_path) -> None:
+    assert finish(start([*TWO, "--max-restarts=1"], tmp_path, *KILL_TENTH)) == 0, told(tmp_path)
+    assert_same(alone, tmp_path)
+
+
+def test_a_process_that_hangs_ends_the_job(tmp_path) -> None:
+    """It is stopped, not dead: only the timeout can tell."""
+    stop = ["1", "10", str(int(signal.SIGSTOP))]
+    began = time.monotonic()
+    assert finish(start(TWO, tmp_path, *stop, GENIUS_TIMEOUT_S="5"), 150) != 0
+    assert time.monotonic() - began < 120
 
 
 def test_every_query_once_in_an_epoch_however_many_processes(monkeypatch) -> None:

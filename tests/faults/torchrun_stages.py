@@ -1,6 +1,6 @@
 """Stages 1 and 2 on a small world, for tests with one and with several processes.
 
-python stages.py FOLDER [RANK STEP SIGNAL]     the process of that rank gets a signal at that step, once
+python torchrun_stages.py FOLDER [RANK STEP SIGNAL]   that process gets a signal at that step, once
 """
 
 from __future__ import annotations
