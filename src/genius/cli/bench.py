@@ -6,11 +6,28 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from genius.cli.evaluate import cache_folder, progress, read_json, save_json, say, schooling_of, typed
+from genius.cli.evaluate import (
+    Datasets,
+    Device,
+    Format,
+    Layout,
+    ModelName,
+    Root,
+    Split,
+    TrainLimit,
+    TrainSteps,
+    cache_folder,
+    progress,
+    read_json,
+    save_json,
+    say,
+    schooling_of,
+    typed,
+)
 from genius.errors import BadInput
 
 if TYPE_CHECKING:
@@ -18,8 +35,8 @@ if TYPE_CHECKING:
 
 
 def bench(
-    data: Annotated[Path, typer.Option(help="Data root in M-BEIR's layout (or Karpathy's).")],
-    model: Annotated[str, typer.Option(help="Model: a name or a folder.")] = "mini",
+    data: Root,
+    model: ModelName = "mini",
     systems: Annotated[
         str, typer.Option(help="Names or sets (ours, faiss), by comma; exact is always measured.")
     ] = "ours,faiss",
@@ -32,16 +49,14 @@ def bench(
         int,
         typer.Option(min=0, help="In pools of more items leave out what takes minutes to build (hnsw, pq)."),
     ] = 100_000,
-    split: Annotated[str, typer.Option(help="Which queries are asked.")] = "test",
-    datasets: Annotated[str, typer.Option(help="Only these datasets, by comma.")] = "",
-    format_: Annotated[
-        Literal["table", "json", "markdown"], typer.Option("--format", help="How results are printed.")
-    ] = "table",
+    split: Split = "test",
+    datasets: Datasets = "",
+    format_: Format = "table",
     cache: Annotated[
         Path | None, typer.Option(help="Where vectors are kept (default: $GENIUS_CACHE).")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    layout: Annotated[str, typer.Option(help="Layout of the data: mbeir or karpathy.")] = "mbeir",
+    device: Device = "auto",
+    layout: Layout = "mbeir",
     write: Annotated[
         Path | None,
         typer.Option(
@@ -64,12 +79,8 @@ def bench(
     processes: Annotated[
         int, typer.Option(min=1, help="With --write: find answers with N processes of one core each.")
     ] = 1,
-    train_limit: Annotated[
-        int, typer.Option(min=0, help="Train queries per row that learning baselines read; 0: all.")
-    ] = 0,
-    train_steps: Annotated[
-        int, typer.Option(min=0, help="Steps that learning baselines train; 0: about a minute's.")
-    ] = 0,
+    train_limit: TrainLimit = 0,
+    train_steps: TrainSteps = 0,
 ) -> None:
     """Measure accuracy, time and bytes of each system, and from which pool size it beats exact search."""
     from genius.data.base import open_dataset

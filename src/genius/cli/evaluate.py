@@ -21,23 +21,38 @@ if TYPE_CHECKING:
     from genius.evaluate.measure import Asked, Place
     from genius.evaluate.tables import Table
 
+# what `genius eval` and `genius bench` have in common
+Root = Annotated[Path, typer.Option(help="Data root in M-BEIR's layout (or Karpathy's).")]
+ModelName = Annotated[str, typer.Option(help="Model: a name or a folder.")]
+Split = Annotated[str, typer.Option(help="Which queries are asked.")]
+Datasets = Annotated[str, typer.Option(help="Only these datasets, by comma.")]
+Format = Annotated[
+    Literal["table", "json", "markdown"], typer.Option("--format", help="How results are printed.")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Layout = Annotated[str, typer.Option(help="Layout of the data: mbeir or karpathy.")]
+TrainLimit = Annotated[
+    int, typer.Option(min=0, help="Train queries per row that learning baselines read; 0: all.")
+]
+TrainSteps = Annotated[
+    int, typer.Option(min=0, help="Steps that learning baselines train; 0: about a minute's.")
+]
+
 
 def evaluate(
-    data: Annotated[Path, typer.Option(help="Data root in M-BEIR's layout (or Karpathy's).")],
-    model: Annotated[str, typer.Option(help="Model: a name or a folder.")] = "mini",
+    data: Root,
+    model: ModelName = "mini",
     setting: Annotated[
         Literal["local", "universal"], typer.Option(help="Search each row's own pool, or all pools as one.")
     ] = "universal",
-    split: Annotated[str, typer.Option(help="Which queries are asked.")] = "test",
+    split: Split = "test",
     systems: Annotated[
         str,
         typer.Option(help="Names or sets (ours, faiss, generative, all), by comma; also clip-sf=FOLDER."),
     ] = "ours",
-    format_: Annotated[
-        Literal["table", "json", "markdown"], typer.Option("--format", help="How results are printed.")
-    ] = "table",
+    format_: Format = "table",
     limit: Annotated[int, typer.Option(min=0, help="Ask at most N queries of each row; 0: all.")] = 0,
-    datasets: Annotated[str, typer.Option(help="Only these datasets, by comma.")] = "",
+    datasets: Datasets = "",
     instructions: Annotated[
         Literal["chosen", "all"],
         typer.Option(help="One per query, by a hash of its id; or the mean over all."),
@@ -50,20 +65,16 @@ def evaluate(
     cache: Annotated[
         Path | None, typer.Option(help="Where vectors and answers are kept (default: $GENIUS_CACHE).")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    layout: Annotated[str, typer.Option(help="Layout of the data: mbeir or karpathy.")] = "mbeir",
+    device: Device = "auto",
+    layout: Layout = "mbeir",
     beam: Annotated[
         int, typer.Option(min=0, help="Beam of searches by the decoder; 0: the model's, or the paper's.")
     ] = 0,
     seeds: Annotated[
         int, typer.Option(min=1, help="Average what starts at random (baselines, ablations) over N seeds.")
     ] = 1,
-    train_limit: Annotated[
-        int, typer.Option(min=0, help="Train queries per row that learning baselines read; 0: all.")
-    ] = 0,
-    train_steps: Annotated[
-        int, typer.Option(min=0, help="Steps that learning baselines train; 0: about a minute's.")
-    ] = 0,
+    train_limit: TrainLimit = 0,
+    train_steps: TrainSteps = 0,
     save: Annotated[Path | None, typer.Option(help="Also write the results to this JSON file.")] = None,
     ablations: Annotated[
         Path | None, typer.Option(help="Train and compare the paper's ablations of this recipe instead.")
