@@ -283,7 +283,8 @@ def main() -> None:
         make_pictures(home / "pictures", given.pictures)
         facts: dict[str, Any] = {
             "command": " ".join(["python benchmarks/cluster.py", *sys.argv[1:]]),
-            "cores": os.cpu_count(), "ray": ray.__version__, "model": given.model, "pictures": given.pictures, "rounds": given.rounds,
+            "cores": os.cpu_count(), "ray": ray.__version__,
+            "model": given.model, "pictures": given.pictures, "rounds": given.rounds,
         }  # fmt: skip
         facts["encode"] = encoding(home, home / "pictures", given.model, given.rounds)
         facts["serve"] = serving(home / "2-workers-0", given.seconds, given.rounds)
