@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,8 @@ def tables(figures: dict[str, Any]) -> dict[str, str]:
         "scale": _scale(cpu.get("scale", {})),
         "profile": _profile(cpu.get("profile", {})),
         "rows": _rows(cpu.get("rows", {})),
-        "floor": _floor(),
+        "floor": _floor(gpu),
+        "against": _against(gpu),
         "gpu": _gpu(gpu),
     }
 
@@ -121,29 +123,80 @@ def _rows(phase: dict[str, Any]) -> str:
     return _source(phase, "cpu") + _table(["mean over 15 rows, val", "hit@5"], rows)
 
 
-def _floor() -> str:
-    from speed_floor import floors
+def _floor(gpu: dict[str, Any]) -> str:
+    """The counted floor of each search, and what was measured beside it."""
+    from speed_floor import Rates, floors
 
-    every = floors()
-    keys = list(next(iter(every.values())))
-    rows = [[name, *(f"{own[key]:,.4g}" for key in keys)] for name, own in every.items()]
-    return _table(["", *keys], rows)
+    if "ceilings" not in gpu:
+        return _table([], [])
+    found = gpu["ceilings"]
+    rates = Rates(found["copy_bytes_per_s"], found["bf16_flops_per_s"], found["launch_in_a_graph_us"] / 1e6)
+    rows: Rows = []
+    for name, own in floors(rates).items():
+        search, batch = name.rsplit(", ", 1)
+        if search == "lookup":
+            measured = gpu["lookup"]["lookup, 8 leaves a beam"][batch]
+        else:
+            measured = gpu["generate"]["1000000"][f"{search}, beam 50"][batch]
+        least, most = own.pop("queries a second at most"), measured["queries_per_s"]
+        cells = [f"{value:,.4g}" for value in own.values()]
+        rows.append([name, *cells, f"{least:,.0f}", f"{most:,.0f}", f"{most / least:.2f}"])
+    keys = [*own, "queries a second at most", "measured", "share of the floor's"]
+    about = (
+        f"{rates.copy / 1e12:.1f} TB/s, {rates.products / 1e12:.0f} bf16 TFLOP/s, "
+        f"{1e6 * rates.launch:.2f} microseconds a launch inside a graph ({found['device']}).\n\n"
+    )
+    return about + _table(["", *keys], rows)
+
+
+BATCHES = ("batch 1", "batch 16", "batch 64", "batch 256", "batch 1024")
 
 
 def _gpu(gpu: dict[str, Any]) -> str:
     rows: Rows = []
-    for phase in ("generate", "compiled", "lookup", "transformers", "exact", "scale"):
-        for key, value in gpu.get(phase, {}).items():
-            nested = {key: value} if isinstance(value, dict) and "batch 1" in value else value
-            for name, row in nested.items() if isinstance(nested, dict) else ():
-                batches = row if isinstance(row, dict) else {}
-                rates = [
-                    f"{b}: {r['queries_per_s']:,.0f}/s" for b, r in batches.items() if "queries_per_s" in r
-                ]
-                if rates:
-                    title = f"{phase}, {int(key):,} items" if key.isdigit() else phase
-                    rows.append([title, name, ", ".join(rates)])
-    return _table(["", "", "queries a second"], rows)
+    for phase in (
+        "generate", "compiled_generate", "transformers", "lookup", "compiled_lookup", "exact", "scale",
+    ):  # fmt: skip
+        for path, rates in _rated(gpu.get(phase, {})):
+            cells = [f"{rates[b]['queries_per_s']:,.0f}" if b in rates else "" for b in BATCHES]
+            pools = [f"{int(key):,} items" for key in path if key.isdigit()]
+            names = [key for key in path if not key.isdigit()]
+            rows.append([", ".join([phase.replace("_", " "), *pools]), ", ".join(names), *cells])
+    return _source(gpu.get("generate", {}), "gpu") + _table(["queries a second", "", *BATCHES], rows)
+
+
+def _rated(part: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """All that has rates by batch, with the keys that lead to it."""
+    if any(key in part for key in BATCHES):
+        yield path, part
+        return
+    for key, value in part.items():
+        if isinstance(value, dict):
+            yield from _rated(value, (*path, key))
+
+
+def _against(gpu: dict[str, Any]) -> str:
+    """Ours over transformers' `generate`, which was asked in batches of 1 and 16, and over exact search."""
+    rows: Rows = []
+    theirs = gpu.get("transformers", {})
+    if theirs:
+        ours = gpu["generate"]["1000000"]["early stop, beam 50"]
+        one = gpu.get("compiled_generate", {}).get("early stop, beam 50", ours)["batch 1"]["queries_per_s"]
+        rate = {b: theirs[b]["queries_per_s"] for b in ("batch 1", "batch 16")}
+        plain = ours["batch 1"]["queries_per_s"]
+        rows = [
+            ["early stop, one at a time", f"{plain / rate['batch 1']:,.0f}"],
+            ["early stop, one at a time, compiled", f"{one / rate['batch 1']:,.0f}"],
+            ["early stop, batch 256, over theirs at 16",
+             f"{ours['batch 256']['queries_per_s'] / rate['batch 16']:,.0f}"],
+        ]  # fmt: skip
+        full = gpu["generate"]["1000000"]["full depth, beam 50"]
+        rows += [
+            ["full depth, one at a time", f"{full['batch 1']['queries_per_s'] / rate['batch 1']:,.0f}"],
+            ["full depth, batch 256, over theirs at 16",
+             f"{full['batch 256']['queries_per_s'] / rate['batch 16']:,.0f}"],
+        ]  # fmt: skip
+    return _table(["ours at 1,000,000 items, beam 50", "times transformers' `generate` at 100,000"], rows)
 
 
 def pictures(figures: dict[str, Any], docs: Path) -> None:

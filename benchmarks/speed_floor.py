@@ -1,18 +1,25 @@
-"""The least a search must do, counted: multiplications and bytes, and their time at the rates of an H200."""
+"""The least a search must do, counted: multiplications, bytes and launches, at the rates of the GPU."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from genius.decode.model import DecoderShape
 
-COPY = 4.3e12  # bytes a second that a copy moves on an H200, read and written, as measured
-PRODUCTS = 790e12  # operations a second of a large bf16 product there
-LAUNCH = 1.5e-6  # seconds from one small kernel of a graph to the next, at best
 LEAVES = 1.28  # a beam, where the decoder scores them
 
 
-def floor(shape: DecoderShape, beam: int, stop: int, batch: int, full: bool) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What the machine can do, from the phase `ceilings` of speed.py."""
+
+    copy: float  # bytes a second that a copy moves, read and written
+    products: float  # operations a second of a large bf16 product
+    launch: float  # seconds from one small kernel of a graph to the next
+
+
+def floor(rates: Rates, shape: DecoderShape, beam: int, stop: int, batch: int, full: bool) -> dict[str, Any]:
     """One batch of decoder searches: `full` scores the leaves by the decoder, else they are looked up."""
     layer = shape.width * (4 * shape.inner + 2 * shape.inner + 2 * shape.feed_forward)
     prefix = shape.prefix * shape.width * (shape.dim + shape.layers * 2 * shape.inner)
@@ -30,8 +37,8 @@ def floor(shape: DecoderShape, beam: int, stop: int, batch: int, full: bool) -> 
     logits = 2 * 4 * (steps + rest) * max(shape.sizes) * batch  # written once, read once
     passes = 3 if full else 2
     kernels = passes * (16 * shape.layers + 4) + 120
-    arithmetic, memory = 2 * macs * batch / PRODUCTS, (weights + logits) / COPY
-    least = max(arithmetic, memory, kernels * LAUNCH)
+    arithmetic, memory = 2 * macs * batch / rates.products, (weights + logits) / rates.copy
+    least = max(arithmetic, memory, kernels * rates.launch)
     return {
         "gigamacs a query": macs / 1e9,
         "megabytes of weights": weights / 1e6,
@@ -39,38 +46,40 @@ def floor(shape: DecoderShape, beam: int, stop: int, batch: int, full: bool) -> 
         "arithmetic, ms": 1e3 * arithmetic,
         "memory, ms": 1e3 * memory,
         "launches": kernels,
-        "launches, ms": 1e3 * kernels * LAUNCH,
+        "launches, ms": 1e3 * kernels * rates.launch,
         "queries a second at most": batch / least,
     }
 
 
-def lookup_floor(items_a_beam: float, beam: int, codes: int, dim: int, batch: int) -> dict[str, Any]:
+def lookup_floor(
+    rates: Rates, items_a_beam: float, beam: int, codes: int, dim: int, batch: int
+) -> dict[str, Any]:
     """One batch of lookups: tables, the cells that are looked at, leaves with their records."""
     leaves = items_a_beam * beam
     macs = codes * dim
     memory = batch * (4 * codes + 16 * leaves) + 4 * codes * dim
-    arithmetic = 2 * macs * batch / (PRODUCTS / 16)  # float32
+    arithmetic = 2 * macs * batch / (rates.products / 16)  # float32
     kernels = 130
-    least = max(arithmetic, memory / COPY, kernels * LAUNCH)
+    least = max(arithmetic, memory / rates.copy, kernels * rates.launch)
     return {
         "gigamacs a query": macs / 1e9,
         "megabytes of weights": 4 * codes * dim / 1e6,
         "megabytes of logits a batch": 0.0,
         "arithmetic, ms": 1e3 * arithmetic,
-        "memory, ms": 1e3 * memory / COPY,
+        "memory, ms": 1e3 * memory / rates.copy,
         "launches": kernels,
-        "launches, ms": 1e3 * kernels * LAUNCH,
+        "launches, ms": 1e3 * kernels * rates.launch,
         "queries a second at most": batch / least,
     }
 
 
-def floors() -> dict[str, dict[str, Any]]:
+def floors(rates: Rates) -> dict[str, dict[str, Any]]:
     """The searches of docs/speed.md: T5-small, 9 levels of 4096, beam 50; lookup, 256 codes, beam 200."""
     shape = DecoderShape.preset("t5-small", 768, (3, *[4096] * 8))
     every: dict[str, dict[str, Any]] = {}
     for batch in (1, 256):
         for full in (False, True):
             name = f"{'full depth' if full else 'early stop'}, batch {batch}"
-            every[name] = floor(shape, 50, 3, batch, full)
-    every["lookup, batch 256"] = lookup_floor(8, 200, 2051, 256, 256)
+            every[name] = floor(rates, shape, 50, 3, batch, full)
+    every["lookup, batch 256"] = lookup_floor(rates, 8, 200, 2051, 256, 256)
     return every

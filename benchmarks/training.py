@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -101,7 +102,7 @@ class Bench:
             plan,
             lambda folder: train_quantizer(
                 self.quantizer, self.pairs, None, plan, Objective(), folder=folder, seed=0,
-                kmeans_sample=self.count, least_purity=0.0, show=False,
+                kmeans_sample=self.count, least_purity=0.0, least_usage=0.0, show=False,
             ),
         )  # fmt: skip
 
@@ -151,7 +152,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--batch", type=int, nargs="+", default=[256, 2000])
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--compile", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--out", default="benchmarks/results/training.json", help="- writes no file")
     options = parser.parse_args()
@@ -171,7 +172,7 @@ def main() -> None:
         print(json.dumps(bench.rows[-1]), flush=True)
         if options.out != "-":
             result = {
-                "command": "python benchmarks/training.py",
+                "command": " ".join(["python benchmarks/training.py", *sys.argv[1:]]),
                 "device": name,
                 "torch": torch.__version__,
                 **bench.summary(),

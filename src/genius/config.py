@@ -157,6 +157,7 @@ class DecoderTraining(Section):
     rivals: int = Field(default=15, ge=1)  # rivals of each query in the listwise term
     indexing: float = Field(default=0.0, ge=0, le=1)  # share of items that are their own query
     row_scale: float = Field(default=1.0, gt=0)  # size of the code rows at the start; released: 2.1
+    balance: float = Field(default=1.0, ge=0, le=1)  # tasks are drawn by size ** balance
 
 
 class Recipe(Section):

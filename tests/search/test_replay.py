@@ -27,7 +27,7 @@ class World:
     def __init__(self) -> None:
         rng = np.random.default_rng(0)
         self.codes = (rng.random((ITEMS, len(SIZES))) ** 1.5 * SIZES).astype(np.int64)
-        books = [rng.normal(size=(size, DIM)).astype(np.float32) for size in SIZES]
+        self.books = books = [rng.normal(size=(size, DIM)).astype(np.float32) for size in SIZES]
         z = rng.normal(size=(9, DIM)).astype(np.float32)
         self.z = z / np.linalg.norm(z, axis=1, keepdims=True)
         self.vectors = rng.normal(size=(ITEMS, DIM)).astype(np.float16)
@@ -127,3 +127,17 @@ def test_a_recorded_graph_answers_as_the_cpu(world: World, method: Any) -> None:
     )
     for ours, theirs in zip(gpu.search(options), expected, strict=True):
         np.testing.assert_allclose(ours.scores, theirs.scores, atol=1e-3)
+
+
+def test_a_compiled_program_is_compiled_whole_and_answers_alike(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(torch, "compile", lambda function, **named: (asked.append(named), function)[1])
+    options = Options("generate", "codes", beam=40, k=10, fixed=True)
+    plain = world.search(options)
+    assert not asked
+    compiled = Searcher(world.books, world.searcher.decoder, compiled=True)
+    found = compiled.search([Segment(world.trie)], world.z, options)
+    assert asked == [{"fullgraph": True, "dynamic": False}]
+    assert all(np.array_equal(a.rows, b.rows) for a, b in zip(found, plain, strict=True))

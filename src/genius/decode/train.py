@@ -38,6 +38,7 @@ class Lesson:
     soft: Softness | None = None  # None: hard targets
     rivals: Rivals | None = None  # None: no listwise term
     indexing: float = 0.0  # share of rows that are an item asking for itself
+    balance: float = 1.0  # tasks are drawn by size ** balance
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ def train_decoder(
             f"{tuple(quantizer.sizes)} of width {quantizer.dim}: build one for the other"
         )
     quantizer.eval()
+    train = train.balanced(lesson.balance)
     item_z, item_codes = encode_items(quantizer, train)
     queries = QueryVectors(quantizer, train, resident_bytes)
     loss = _loss_of(decoder, quantizer, item_z, item_codes, lesson)

@@ -240,7 +240,9 @@ def _decoder(recipe: Recipe, folder: Path, train: Pairs, val: Pairs) -> None:
     if table.targets == "soft":
         soft = Softness(**{name: getattr(table, name) for name in Softness.__dataclass_fields__})
     rivals = Rivals(weight=table.ranking, count=table.rivals) if table.ranking else None
-    lesson = Lesson(table.augmentation, table.alpha, table.plain, soft, rivals, table.indexing)
+    lesson = Lesson(
+        table.augmentation, table.alpha, table.plain, soft, rivals, table.indexing, table.balance
+    )  # fmt: skip
     train_decoder(
         decoder.to(train.device), quantizer, train, val, plan_of(table.optimiser), lesson,
         folder=folder / "decoder", seed=recipe.seed,

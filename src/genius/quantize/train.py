@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from genius.errors import BadInput, TrainingStopped
 from genius.quantize.codebooks import MovingAverage, start_codebooks
-from genius.quantize.health import LEAST_PURITY, Health, measure
+from genius.quantize.health import LEAST_PURITY, LEAST_USAGE, Health, measure
 from genius.quantize.losses import agreement_loss, residual_loss
 from genius.quantize.model import Quantizer
 from genius.quantize.pairs import Pairs
@@ -81,6 +81,7 @@ def train_quantizer(
     refine_rounds: int = 0,
     tuning: Tuning | None = None,
     least_purity: float = LEAST_PURITY,
+    least_usage: float = LEAST_USAGE,
     notes: Mapping[str, Any] | None = None,
     show: bool = True,
 ) -> Trained:
@@ -122,7 +123,7 @@ def train_quantizer(
         tune(quantizer, train, tuning, seed)
     judged = train if val is None else val
     health = health_of(quantizer, judged, seed)
-    health.check(least_purity)
+    health.check(least_purity, least_usage)
     figures = {} if val is None else {**code_recall(quantizer, val), "hit@5_phi": phi_recall(val)}
     return Trained(result, errors, figures, health)
 
