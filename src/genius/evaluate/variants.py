@@ -86,6 +86,7 @@ def variants_of(recipe: Recipe, beam: int) -> list[Variant]:
         name, override = f"decoder of {preset} size", f"decoder.preset={preset}"
         found.append(Variant(name, "supplement Table 5", (override,), known))
     found += [
+        Variant("15 levels of 256 codes", "ours", ("quantizer.levels=15", "quantizer.codes=256")),
         Variant("hard targets", "ours", ("decoder_training.targets=hard",)),
         Variant("no fusion", "ours", ("quantizer.fusion=sum",)),
     ]
