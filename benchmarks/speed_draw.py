@@ -229,24 +229,60 @@ def pictures(figures: dict[str, Any], docs: Path) -> None:
         figure.tight_layout(rect=(0, 0.12, 1, 1))
         figure.savefig(docs / "speed-cpu.png", dpi=130)
         pyplot.close(figure)
-    phase = figures["gpu"].get("generate", {}).get("1000000", {})
-    if phase:
-        figure, axis = pyplot.subplots(figsize=(6, 4))
-        exact = figures["gpu"].get("exact", {}).get("1000000", {})
-        for name, row in {**phase, "exact search, bf16": exact}.items():
-            points = [
-                (int(key.split()[1]), value["queries_per_s"])
-                for key, value in (row.items() if isinstance(row, dict) else ())
-                if key.startswith("batch")
-            ]
-            if points:
-                axis.plot(*zip(*sorted(points), strict=True), "o-", label=name, markersize=4)
-        axis.set_xscale("log")
-        axis.set_yscale("log")
-        axis.set_xlabel("batch")
-        axis.set_ylabel("queries a second")
-        axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
+    if figures["gpu"]:
+        figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), sharey=True)
+        _curves(left, "batch", _by_batch(figures["gpu"]))
+        left.set_title("1,000,000 items", fontsize=10)
+        left.set_ylabel("queries a second")
+        _curves(right, "items", _by_pool(figures["gpu"]))
+        right.set_title("batches of 256", fontsize=10)
         figure.tight_layout()
         figure.savefig(docs / "speed-gpu.png", dpi=130)
         pyplot.close(figure)
+
+
+Curves = dict[str, list[tuple[float, float]]]
+
+
+def _by_batch(gpu: dict[str, Any]) -> Curves:
+    """Queries a second by batch, in a million items (transformers: in 100,000)."""
+    generate, lookup = gpu["generate"]["1000000"], gpu["lookup"]
+    rows = {
+        "lookup": lookup["lookup, 8 leaves a beam"],
+        "exact search, bf16": gpu["exact"]["1000000"],
+        "decoder, early stop": generate["early stop, beam 50"],
+        "decoder, full depth": generate["full depth, beam 50"],
+        "transformers' generate": gpu["transformers"],
+    }
+    return {
+        name: [(int(b.split()[1]), row[b]["queries_per_s"]) for b in BATCHES if b in row]
+        for name, row in rows.items()
+    }
+
+
+def _by_pool(gpu: dict[str, Any]) -> Curves:
+    """Queries a second by pool, in batches of 256."""
+    pools = [key for key in gpu["exact"] if key.isdigit()]
+    curves: Curves = {
+        "exact search, bf16": [(int(p), gpu["exact"][p]["batch 256"]["queries_per_s"]) for p in pools]
+    }
+    for name in ("early stop", "full depth"):
+        found = [p for p in pools if p in gpu["generate"]]
+        curves[f"decoder, {name}"] = [
+            (int(p), gpu["generate"][p][f"{name}, beam 50"]["batch 256"]["queries_per_s"]) for p in found
+        ]
+    many = {p: row for p, row in gpu["scale"].items() if p.isdigit()}
+    curves["lookup"] = [(int(p), row["lookup"]["batch 256"]["queries_per_s"]) for p, row in many.items()]
+    return curves
+
+
+def _curves(axis: Any, what: str, curves: Curves) -> None:
+    names = ["lookup", "exact search, bf16", "decoder, early stop", "decoder, full depth"]
+    for name, points in curves.items():
+        colour = f"C{names.index(name) if name in names else len(names)}"
+        axis.plot(*zip(*sorted(points), strict=True), "o-", label=name, color=colour, markersize=4)
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_xlabel(what)
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8)

@@ -9,7 +9,7 @@ from genius.data.base import Row
 from genius.errors import BadInput
 from genius.evaluate.ablations import SYSTEMS
 from genius.evaluate.compare import compare
-from genius.evaluate.frontier_tables import hit_table, relative
+from genius.evaluate.frontier_tables import hit_table, judged_by_all, relative
 from genius.evaluate.protocol import figures, label
 from genius.evaluate.reference import tables
 from genius.evaluate.results import Entry, Results
@@ -117,6 +117,18 @@ def test_times_are_multiples_of_exact_search(results):
     assert [p["queries_per_second"] for p in again["points"]] == [1.0, 0.25, 0.25, 1.0]
     assert again["beams"][0]["milliseconds"] == 2.0
     assert again["unit"] == "exact search in 1,000 items = 1"
+
+
+def test_the_whole_pool_is_judged_by_all_queries(results):
+    whole = FRONTIER | {"real_items": 1000}
+    found = judged_by_all(whole, results.as_json())
+    before = [point["hit_at_5"] for point in FRONTIER["points"]]
+    now = [point["hit_at_5"] for point in found["points"]]
+    changed = [a != b for a, b in zip(now, before, strict=True)]
+    exact = [p["system"] == "exact" and p["items"] == 1000 for p in FRONTIER["points"]]
+    assert changed == exact  # other systems were not evaluated, other pools are not whole
+    assert now[exact.index(True)] == pytest.approx(0.85)
+    assert "in all 1,000 items: 200 queries, mean over the rows" in hit_table(found).markdown()
 
 
 def test_times_of_a_gpu_stand_as_they_are(results):

@@ -129,9 +129,11 @@ def bench(
 
 def _write(file: Path, numbers: Path | None, results: list[Results], frontier: dict[str, Any]) -> None:
     """The report in Markdown with its pictures beside it; nothing of the data itself is in them."""
+    from genius.evaluate.frontier_tables import judged_by_all
     from genius.evaluate.writeup import Document, writeup
     from genius.store.atomic import write_file
 
+    frontier = judged_by_all(frontier, results[0].as_json())  # of the universal pool
     frontiers, ablations, kept = [frontier], None, {}
     if numbers is not None:
         for each in results:
