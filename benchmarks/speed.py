@@ -90,12 +90,20 @@ def _without(arguments: list[str], *options: str) -> list[str]:
     return kept
 
 
+def _typed() -> str:
+    """The command, with BENCH in place of the data's folder."""
+    words = ["python benchmarks/speed.py", *_without(sys.argv[1:], "--cache", "--out")]
+    return " ".join(
+        "BENCH" if before == "--data" else word for before, word in zip(["", *words], words, strict=False)
+    )
+
+
 def _save(result: dict[str, Any], name: str, out: Path, begin: float, figures: dict[str, Any]) -> None:
     """Keep what a phase has so far."""
     result[name] = {
         **figures,
         "phase_seconds": round(time.perf_counter() - begin, 1),
-        "command": " ".join(["python benchmarks/speed.py", *_without(sys.argv[1:], "--cache", "--out")]),
+        "command": _typed(),
         "versions": importlib.import_module("pools").versions(),
     }
     if str(out) != "-":

@@ -213,8 +213,9 @@ def scale(args: argparse.Namespace) -> dict[str, Any]:
         for name in ("lookup", "lookup, codes"):
             row[name + ", ms"], found = timed(partial(_ask, searcher, pool, WAYS[name], None), z)
             row[name + ", leaves"] = round(float(np.mean([answer.leaves for answer in found])))
-        for name, options in GENERATE.items():
-            row[f"generate, {name}, ms"] = timed(partial(_ask, searcher, pool, options, None), z[:16])[0]
+        for name, options in (GENERATE | {"early stop": ADAPTIVE}).items():
+            row[f"generate, {name}, ms"], found = timed(partial(_ask, searcher, pool, options, None), z[:16])
+            row[f"generate, {name}, leaves"] = round(float(np.mean([answer.leaves for answer in found])))
         figures[str(items)] = row
     keys = [key for key in figures[str(few)] if key.endswith(", ms")]
     figures["many over few"] = {
@@ -237,6 +238,7 @@ GENERATE = {
     "full depth": Options("generate", "none", beam=50, k=K),
     "early stop": Options("generate", "codes", beam=50, k=K, stop=3),
 }
+ADAPTIVE = Options("generate", "codes", beam=50, k=K)  # after 3 codes in a million items, as by default
 FIXED = {
     "early stop, fixed shape": Options("generate", "codes", beam=50, k=K, stop=3, fixed=True),
 }

@@ -119,7 +119,11 @@ def _profile(phase: dict[str, Any]) -> str:
 
 
 def _rows(phase: dict[str, Any]) -> str:
-    rows = [[name, f"{100 * row['hit@5']:.1f}"] for name, row in phase.items() if "hit@5" in row]
+    rows = [
+        [name, f"{100 * row['hit@5']:.1f}"]
+        for name, row in phase.items()
+        if isinstance(row, dict) and "hit@5" in row
+    ]
     return _source(phase, "cpu") + _table(["mean over 15 rows, val", "hit@5"], rows)
 
 

@@ -117,7 +117,7 @@ class Tour:
         return hits
 
     def note(self, words: Sequence[str], seconds: float, out: str) -> None:
-        quoted = [f'"{word}"' if " " in word else word for word in words]
+        quoted = [f'"{word}"' if " " in word and word[0] != "#" else word for word in words]
         lines = out.rstrip("\n").split("\n")
         shown = lines if len(lines) <= SHOWN else [*lines[:SHOWN], "…"]
         self.steps.append(
