@@ -119,12 +119,10 @@ def _profile(phase: dict[str, Any]) -> str:
 
 
 def _rows(phase: dict[str, Any]) -> str:
-    rows = [
-        [name, f"{100 * row['hit@5']:.1f}"]
-        for name, row in phase.items()
-        if isinstance(row, dict) and "hit@5" in row
-    ]
-    return _source(phase, "cpu") + _table(["mean over 15 rows, val", "hit@5"], rows)
+    found = {name: row for name, row in phase.items() if isinstance(row, dict) and "hit@5" in row}
+    keys = list(next(iter(found.values()), {}))
+    rows = [[name, *(f"{100 * row[key]:.1f}" for key in keys)] for name, row in found.items()]
+    return _source(phase, "cpu") + _table(["mean over 15 rows, val", *keys], rows)
 
 
 def _floor(gpu: dict[str, Any]) -> str:
