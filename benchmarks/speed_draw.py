@@ -163,8 +163,10 @@ def _gpu(gpu: dict[str, Any]) -> str:
             cells = [f"{rates[b]['queries_per_s']:,.0f}" if b in rates else "" for b in BATCHES]
             pools = [f"{int(key):,} items" for key in path if key.isdigit()]
             names = [key for key in path if not key.isdigit()]
-            rows.append([", ".join([phase.replace("_", " "), *pools]), ", ".join(names), *cells])
-    return _source(gpu.get("generate", {}), "gpu") + _table(["queries a second", "", *BATCHES], rows)
+            found = f"{rates['recall']['10 best']:.3f}" if "recall" in rates else ""
+            rows.append([", ".join([phase.replace("_", " "), *pools]), ", ".join(names), *cells, found])
+    head = ["queries a second", "", *BATCHES, "recall of the 10 nearest"]
+    return _source(gpu.get("generate", {}), "gpu") + _table(head, rows)
 
 
 def _rated(part: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -251,7 +253,8 @@ def _by_batch(gpu: dict[str, Any]) -> Curves:
     generate, lookup = gpu["generate"]["1000000"], gpu["lookup"]
     rows = {
         "lookup": lookup["lookup, 8 leaves a beam"],
-        "exact search, bf16": gpu["exact"]["1000000"],
+        "exact search, width 256": lookup["exact, bf16"],
+        "exact search, width 768": gpu["exact"]["1000000"],
         "decoder, early stop": generate["early stop, beam 50"],
         "decoder, full depth": generate["full depth, beam 50"],
         "transformers' generate": gpu["transformers"],
@@ -266,7 +269,7 @@ def _by_pool(gpu: dict[str, Any]) -> Curves:
     """Queries a second by pool, in batches of 256."""
     pools = [key for key in gpu["exact"] if key.isdigit()]
     curves: Curves = {
-        "exact search, bf16": [(int(p), gpu["exact"][p]["batch 256"]["queries_per_s"]) for p in pools]
+        "exact search, width 768": [(int(p), gpu["exact"][p]["batch 256"]["queries_per_s"]) for p in pools]
     }
     for name in ("early stop", "full depth"):
         found = [p for p in pools if p in gpu["generate"]]
@@ -279,7 +282,10 @@ def _by_pool(gpu: dict[str, Any]) -> Curves:
 
 
 def _curves(axis: Any, what: str, curves: Curves) -> None:
-    names = ["lookup", "exact search, bf16", "decoder, early stop", "decoder, full depth"]
+    names = [
+        "lookup", "exact search, width 768", "decoder, early stop", "decoder, full depth",
+        "exact search, width 256",
+    ]  # fmt: skip
     for name, points in curves.items():
         colour = f"C{names.index(name) if name in names else len(names)}"
         axis.plot(*zip(*sorted(points), strict=True), "o-", label=name, color=colour, markersize=4)
