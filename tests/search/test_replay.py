@@ -11,7 +11,6 @@ import torch
 
 from genius.decode.initial import initialise
 from genius.decode.model import Decoder, DecoderShape
-from genius.errors import BadInput
 from genius.search.fixed import FixedLookup, Widths
 from genius.search.replay import Replay
 from genius.search.run import Options, Searcher
@@ -70,8 +69,33 @@ def test_modalities_and_what_it_cannot_do(world: World) -> None:
     mask = np.random.default_rng(3).random(ITEMS) < 0.5  # a filter goes the plain way
     for ours, theirs in zip(world.search(fixed, mask=mask), world.search(plain, mask=mask), strict=True):
         assert ours.rows.tolist() == theirs.rows.tolist()
-    with pytest.raises(BadInput, match="leave it off"):
-        world.search(fixed, [Segment(Trie.build(world.codes[:4], SIZES))])
+
+
+def test_it_is_for_gpus_and_for_segments_that_suit_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    asked: list[int] = []
+    replay = Searcher._replay
+
+    def noted(self: Searcher, segment: Segment, *rest: Any) -> Any:
+        asked.append(segment.trie.items)
+        return replay(self, segment, *rest)
+
+    monkeypatch.setattr(Searcher, "_replay", noted)
+    options = Options("generate", "codes", beam=40, k=10, stop=3, leaves=ITEMS, reranked=ITEMS)
+    large, small = np.arange(ITEMS - 500), np.arange(ITEMS - 500, ITEMS)
+    two = [Segment(Trie.build(world.codes[rows], SIZES, rows)) for rows in (large, small)]
+    whole, parts = world.search(options), world.search(options, two)
+    assert not asked  # this searcher is on the CPU
+    world.searcher.replays = True  # as on a GPU
+    for segments, plain, sizes in ((None, whole, [ITEMS]), (two, parts, [ITEMS - 500]), (two[1:], None, [])):
+        found = world.search(options, segments)
+        assert asked == sizes
+        for ours, theirs in zip(found, plain or [], strict=plain is not None):
+            assert (ours.scores >= theirs.scores - 1e-4).all()  # each of two segments has beams of its own
+        asked.clear()
+    world.search(replace(options, stop=1))
+    world.search(replace(options, fixed=False))
+    assert not asked
 
 
 def test_a_program_is_made_once(world: World) -> None:

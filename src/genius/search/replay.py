@@ -110,7 +110,8 @@ class Replay:
         torch.cuda.current_stream(self.device).wait_stream(side)
         torch.cuda.synchronize(self.device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._memory):
+        # other threads may go on using the device, an encoder for instance
+        with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
             run()
         self._memory = self._memory or graph.pool()
         replay: Callable[[], None] = graph.replay

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -27,6 +28,7 @@ LOOKUP_LEAVES = 32  # per beam: their codes are read and added up
 RERANKED = {"codes": 2, "vectors": 4}  # per beam: each is scored anew
 FIXED_LEAVES = {"lookup": 16.0, "generate": 8.0}  # per beam, in searches of fixed shape
 FIXED_SUFFIXES = 1.28  # per beam, where the decoder has to score them
+FIXED_ITEMS = 1000  # in fewer the plain search is as fast
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Options:
     )
     weight: float = 1.0  # of the lookup score beside the decoder's, for `both`
     fusion: float = 0.0  # of the search score beside the similarity, when re-ranking
-    fixed: bool = False  # by a program of fixed shape, recorded once: for GPUs and one unfiltered segment
+    fixed: bool | None = None  # by a program of fixed shape, recorded once; None: where there is a GPU
 
     def __post_init__(self) -> None:
         if self.method not in ("generate", "lookup", "both"):
@@ -79,7 +81,9 @@ class Searcher:
 
             decoder = lighter(decoder, precision).to(device).eval()
         self.decoder = decoder
+        self.replays = device.startswith("cuda")  # programs of fixed shape, where options do not say
         self._fixed: WeakKeyDictionary[Trie, dict[Any, Any]] = WeakKeyDictionary()
+        self._making = Lock()
 
     def search(
         self,
@@ -126,8 +130,20 @@ class Searcher:
         options: Options,
     ) -> PerSegment:
         """The leaves of each segment and query, by the method's own score."""
-        if options.fixed and options.method != "both" and len(pool) == 1 and pool[0].allowed is None:
-            return [self._replay(pool[0], z, wanted, options)]
+        fixed = self.replays if options.fixed is None else options.fixed
+        if fixed and options.method != "both" and any(_suits(segment, options) for segment in pool):
+            return [
+                self._replay(segment, z, wanted, options)
+                if _suits(segment, options)
+                else self._plainly([segment], z, wanted, options)[0]
+                for segment in pool
+            ]
+        return self._plainly(pool, z, wanted, options)
+
+    def _plainly(
+        self, pool: Sequence[Segment], z: Floats, wanted: Bools | None, options: Options
+    ) -> PerSegment:
+        """The same by a search that follows what each query finds."""
         beam, device = max(options.beam, options.k), self.device
         cheap = LOOKUP_LEAVES * beam if options.leaves is None else options.leaves
         if options.method == "lookup":
@@ -165,13 +181,17 @@ class Searcher:
         again = np.flatnonzero(~found.sure)
         if len(again):
             mask = None if wanted is None else wanted[again]
-            (plain,) = self._find([segment], z[again], mask, replace(options, fixed=False))
+            (plain,) = self._plainly([segment], z[again], mask, options)
             for query, own in zip(again, plain, strict=True):
                 leaves[query] = own
         return leaves
 
     def recorded(self, trie: Trie, options: Options) -> Replay:
         """The program that such a search of a pool runs; made, and on a GPU recorded, when first needed."""
+        with self._making:
+            return self._recorded(trie, options)
+
+    def _recorded(self, trie: Trie, options: Options) -> Replay:
         from genius.search.fixed import FixedDecoder, FixedLookup, chosen_widths
         from genius.search.replay import Replay
         from genius.search.shelf import FixedTrie
@@ -238,6 +258,12 @@ class Searcher:
         wanted = np.zeros((batch, self.tables.sizes[0]), dtype=bool)
         wanted[:, given.astype(np.int64)] = True
         return wanted
+
+
+def _suits(segment: Segment, options: Options) -> bool:
+    """Whether a program of fixed shape can search it, and is worth its making."""
+    large = segment.trie.items >= FIXED_ITEMS and segment.trie.tree_levels >= 2
+    return large and segment.allowed is None and (options.stop is None or options.stop >= 2)
 
 
 def _told_apart(options: Options) -> bool:
