@@ -94,6 +94,7 @@ def test_it_is_for_gpus_and_for_segments_that_suit_it(monkeypatch: pytest.Monkey
             assert (ours.scores >= theirs.scores - 1e-4).all()  # each of two segments has beams of its own
         asked.clear()
     world.search(replace(options, stop=1))
+    world.search(replace(options, rerank="none"))
     world.search(replace(options, fixed=False))
     assert not asked
 

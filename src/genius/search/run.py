@@ -46,7 +46,7 @@ class Options:
     )
     weight: float = 1.0  # of the lookup score beside the decoder's, for `both`
     fusion: float = 0.0  # of the search score beside the similarity, when re-ranking
-    fixed: bool | None = None  # by a program of fixed shape, recorded once; None: where there is a GPU
+    fixed: bool | None = None  # by a program of fixed shape; None: on a GPU, unless all codes are decoded
 
     def __post_init__(self) -> None:
         if self.method not in ("generate", "lookup", "both"):
@@ -130,7 +130,7 @@ class Searcher:
         options: Options,
     ) -> PerSegment:
         """The leaves of each segment and query, by the method's own score."""
-        fixed = self.replays if options.fixed is None else options.fixed
+        fixed = self.replays and not _deep(options) if options.fixed is None else options.fixed
         if fixed and options.method != "both" and any(_suits(segment, options) for segment in pool):
             return [
                 self._replay(segment, z, wanted, options)
@@ -151,7 +151,7 @@ class Searcher:
             return by_lookup(pool, tables, wanted, beam=beam, leaves=cheap, stop=options.stop, device=device)
         if self.decoder is None:
             raise BadInput("this model has no decoder: search with lookup, or train one")
-        suffixes = options.method == "both" or options.rerank == "none" or options.fusion != 0.0
+        suffixes = options.method == "both" or _deep(options)
         dear = beam if suffixes and options.leaves is None else cheap
         generated = by_decoder(
             pool,
@@ -204,16 +204,14 @@ class Searcher:
                 made["trie"] = FixedTrie(trie, self.tables, self.device)
             beam = max(options.beam, options.k)
             k = options.k if options.rerank == "none" else max(_reranked(options), options.k)
-            suffixes = options.rerank == "none" or options.fusion != 0.0
-            deep = options.method == "generate" and suffixes
-            share = FIXED_SUFFIXES if deep else FIXED_LEAVES[options.method]
+            share = FIXED_SUFFIXES if _deep(options) else FIXED_LEAVES[options.method]
             share = share if options.leaves is None else options.leaves / beam
             widths = chosen_widths(made["trie"], beam, k, share, options.stop)
             program: Any = FixedLookup(made["trie"], self.tables, widths)
             if options.method == "generate":
                 if self.decoder is None:
                     raise BadInput("this model has no decoder: search with lookup, or train one")
-                program = FixedDecoder(made["trie"], self.tables, self.decoder, widths, suffixes)
+                program = FixedDecoder(made["trie"], self.tables, self.decoder, widths, _deep(options))
             made[known] = Replay(
                 program, self.tables.dim, self.tables.sizes[0], self.device, compiled=self.compiled
             )
@@ -264,6 +262,11 @@ def _suits(segment: Segment, options: Options) -> bool:
     """Whether a program of fixed shape can search it, and is worth its making."""
     large = segment.trie.items >= FIXED_ITEMS and segment.trie.tree_levels >= 2
     return large and segment.allowed is None and (options.stop is None or options.stop >= 2)
+
+
+def _deep(options: Options) -> bool:
+    """Whether the decoder scores every code of an item: its score is all, or a part, of the item's."""
+    return options.method == "generate" and (options.rerank == "none" or options.fusion != 0.0)
 
 
 def _told_apart(options: Options) -> bool:
