@@ -109,7 +109,8 @@ def browser(tmp_path_factory) -> Iterator[object]:
     options.binary_location = BROWSER or ""
     profile = tmp_path_factory.mktemp("profile")
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-                     "--window-size=1280,1000", f"--user-data-dir={profile}"):  # fmt: skip
+                     "--window-size=1280,1000", "--force-prefers-reduced-motion",
+                     f"--user-data-dir={profile}"):  # fmt: skip
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
@@ -225,6 +226,7 @@ def test_markup_in_a_caption_is_shown_as_text(page, kit, shots):
     page.until(lambda: page.one("#detail").is_displayed())
     assert page.text("#detail-text") == kit.MARKUP
     page.browser.save_screenshot(str(shots / "detail.png"))
+    assert page.browser.switch_to.active_element.text == "Close"
     page.press("#detail [data-close]")
     assert page.browser.title == "genius" and not page.all("#results img[src=x]")
 

@@ -133,6 +133,7 @@ export function showDetail(item) {
     make("dd", { textContent: typeof value === "string" ? value : JSON.stringify(value) }),
   ]));
   $("detail").showModal();
+  $("detail").querySelector("[data-close]").focus(); // not `autofocus`: a page takes that for its own
 }
 
 let fading;
