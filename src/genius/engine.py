@@ -212,6 +212,12 @@ class Engine:
                 return [Result(_hits(one.answers, records), one.beams, one.leaves, *now) for one in ranked]
         raise AssertionError("a cache that was just built is damaged again")
 
+    def warm(self) -> None:
+        """Load what the first search would have to load, and record what a GPU replays."""
+        self.search("first", k=1)
+        options = self._options(10, None, None, None)
+        self._searcher_for(options).warm(self._current().segments, options)
+
     def _ask(
         self, queries: Sequence[str | Path | Query], want: Modality | str | None, present: list[Modality]
     ) -> list[list[Asked]]:

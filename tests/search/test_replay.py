@@ -86,13 +86,16 @@ def test_it_is_for_gpus_and_for_segments_that_suit_it(monkeypatch: pytest.Monkey
     two = [Segment(Trie.build(world.codes[rows], SIZES, rows)) for rows in (large, small)]
     whole, parts = world.search(options), world.search(options, two)
     assert not asked  # this searcher is on the CPU
-    world.searcher.replays = True  # as on a GPU
+    world.searcher.gpu = True  # as on a GPU
     for segments, plain, sizes in ((None, whole, [ITEMS]), (two, parts, [ITEMS - 500]), (two[1:], None, [])):
         found = world.search(options, segments)
         assert asked == sizes
         for ours, theirs in zip(found, plain or [], strict=plain is not None):
             assert (ours.scores >= theirs.scores - 1e-4).all()  # each of two segments has beams of its own
         asked.clear()
+    world.searcher.warm(two, options)
+    program = world.searcher.recorded(two[0].trie, replace(options, k=3))
+    assert sorted(program._recorded) == [1, 4, 16, 64, 256]  # a smaller k is cut from the same program
     world.search(replace(options, stop=1))
     world.search(replace(options, rerank="none"))
     world.search(replace(options, fixed=False))

@@ -55,7 +55,8 @@ class Replay:
     def warm(self) -> Replay:
         """Record every bucket now, the largest first, so that no search has to wait for it."""
         for bucket in reversed(self.buckets):
-            self._record(bucket)
+            with self._turn:
+                self._record(bucket)
         return self
 
     def __call__(self, z: NDArray[Any], wanted: NDArray[np.bool_] | None = None) -> Found:

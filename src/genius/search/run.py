@@ -28,7 +28,7 @@ LOOKUP_LEAVES = 32  # per beam: their codes are read and added up
 RERANKED = {"codes": 2, "vectors": 4}  # per beam: each is scored anew
 FIXED_LEAVES = {"lookup": 16.0, "generate": 8.0}  # per beam, in searches of fixed shape
 FIXED_SUFFIXES = 1.28  # per beam, where the decoder has to score them
-FIXED_ITEMS = 1000  # in fewer the plain search is as fast
+FIXED_ITEMS = 1000  # fewer are searched the plain way: they may change often, and each change is a recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Searcher:
 
             decoder = lighter(decoder, precision).to(device).eval()
         self.decoder = decoder
-        self.replays = device.startswith("cuda")  # programs of fixed shape, where options do not say
+        self.gpu = device.startswith("cuda")  # it has programs of fixed shape unless options say otherwise
         self._fixed: WeakKeyDictionary[Trie, dict[Any, Any]] = WeakKeyDictionary()
         self._making = Lock()
 
@@ -130,15 +130,21 @@ class Searcher:
         options: Options,
     ) -> PerSegment:
         """The leaves of each segment and query, by the method's own score."""
-        fixed = self.replays and not _deep(options) if options.fixed is None else options.fixed
-        if fixed and options.method != "both" and any(_suits(segment, options) for segment in pool):
-            return [
-                self._replay(segment, z, wanted, options)
-                if _suits(segment, options)
-                else self._plainly([segment], z, wanted, options)[0]
-                for segment in pool
-            ]
-        return self._plainly(pool, z, wanted, options)
+        if not any(self._replays(segment, options) for segment in pool):
+            return self._plainly(pool, z, wanted, options)
+        return [
+            self._replay(segment, z, wanted, options)
+            if self._replays(segment, options)
+            else self._plainly([segment], z, wanted, options)[0]
+            for segment in pool
+        ]
+
+    def _replays(self, segment: Segment, options: Options) -> bool:
+        """Whether a program of fixed shape searches this segment: it is wanted, possible and worth making."""
+        wanted = self.gpu and not _deep(options) if options.fixed is None else options.fixed
+        large = segment.trie.items >= FIXED_ITEMS and segment.trie.tree_levels >= 2
+        plain = options.method == "both" or segment.allowed is not None or options.stop in (0, 1)
+        return wanted and large and not plain
 
     def _plainly(
         self, pool: Sequence[Segment], z: Floats, wanted: Bools | None, options: Options
@@ -186,6 +192,12 @@ class Searcher:
                 leaves[query] = own
         return leaves
 
+    def warm(self, segments: Sequence[Segment], options: Options) -> None:
+        """Record now what such searches will replay, for batches of any size; nothing to do on a CPU."""
+        for segment in segments:
+            if self._replays(segment, options):
+                self.recorded(segment.trie, options).warm()
+
     def recorded(self, trie: Trie, options: Options) -> Replay:
         """The program that such a search of a pool runs; made, and on a GPU recorded, when first needed."""
         with self._making:
@@ -197,13 +209,12 @@ class Searcher:
         from genius.search.shelf import FixedTrie
 
         made = self._fixed.setdefault(trie, {})
-        known = (options.method, options.rerank, options.beam, options.k, options.stop, options.leaves,
-                 options.reranked, options.fusion != 0.0)  # fmt: skip
+        beam = max(options.beam, options.k)
+        k = options.k if options.rerank == "none" else max(_reranked(options), options.k)
+        known = (options.method, _deep(options), beam, k, options.stop, options.leaves)
         if known not in made:
             if "trie" not in made:
                 made["trie"] = FixedTrie(trie, self.tables, self.device)
-            beam = max(options.beam, options.k)
-            k = options.k if options.rerank == "none" else max(_reranked(options), options.k)
             share = FIXED_SUFFIXES if _deep(options) else FIXED_LEAVES[options.method]
             share = share if options.leaves is None else options.leaves / beam
             widths = chosen_widths(made["trie"], beam, k, share, options.stop)
@@ -256,12 +267,6 @@ class Searcher:
         wanted = np.zeros((batch, self.tables.sizes[0]), dtype=bool)
         wanted[:, given.astype(np.int64)] = True
         return wanted
-
-
-def _suits(segment: Segment, options: Options) -> bool:
-    """Whether a program of fixed shape can search it, and is worth its making."""
-    large = segment.trie.items >= FIXED_ITEMS and segment.trie.tree_levels >= 2
-    return large and segment.allowed is None and (options.stop is None or options.stop >= 2)
 
 
 def _deep(options: Options) -> bool:

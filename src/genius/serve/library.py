@@ -120,9 +120,9 @@ class Library:
             failed()
 
     def warm(self) -> None:
-        """Load what the first search would have to load."""
+        """Load what the first search would have to load, the decoder too."""
         _ = self.engine.model, self.engine.searcher
-        self.engine.search("first", k=1)
+        self.engine.warm()
 
     # --- searching ----------------------------------------------------------------------------------------
 
