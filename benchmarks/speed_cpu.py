@@ -374,6 +374,8 @@ def rows(args: argparse.Namespace) -> dict[str, Any]:
         "lookup, codes": Options("lookup", "codes", beam=200, k=K),
         "lookup, vectors, 8 a beam re-ranked": Options("lookup", "vectors", beam=200, k=K, reranked=1600),
         "lookup, vectors": Options("lookup", "vectors", beam=200, k=K),
+        "lookup, codes, fixed shape": Options("lookup", "codes", beam=200, k=K, fixed=True),
+        "lookup, vectors, fixed shape": Options("lookup", "vectors", beam=200, k=K, fixed=True),
     }
     evaluation = Evaluation(
         open_dataset("mbeir", args.data), model, setting="universal", split="val", cache=args.cache,

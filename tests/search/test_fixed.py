@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from genius.decode.initial import initialise
 from genius.decode.model import Decoder, DecoderShape
 from genius.search.beam import DecoderScorer, beam_search
-from genius.search.fixed import Answers, FixedDecoder, FixedLookup, Widths, chosen_widths, top_places
+from genius.search.fixed import DENSE, Answers, FixedDecoder, FixedLookup, Widths, chosen_widths, top_places
 from genius.search.leaves import Leaves
 from genius.search.lookup import Tables, lookup
 from genius.search.shelf import FixedTrie
@@ -112,6 +112,17 @@ def test_lookup_equals_the_plain_search(stop: int, items: int, beam: int) -> Non
         if answers.sure[query]:
             assert int(answers.leaves[query]) == len(leaves)
             assert found(answers, query) == pytest.approx(best(leaves, 10), abs=1e-5)
+
+
+def test_on_a_shelf_all_children_are_looked_at() -> None:
+    sizes = (3, 17, 200, 11)
+    trie, z, tables = Trie.build(pool(1500, sizes), sizes), queries(5), books(sizes)
+    fixed, level = FixedTrie(trie, tables, "cpu"), trie.tree_levels
+    assert level == 2 and fixed.shelves[level].filled < DENSE
+    answers = FixedLookup(fixed, tables, Widths(40, 10, 3, 1500, children=1))(z, everything(5))
+    assert answers.sure.all()
+    for query, own in enumerate(tables.of(z.numpy())):
+        assert found(answers, query) == pytest.approx(best(lookup(trie, own, 40, stop=3), 10), abs=1e-5)
 
 
 def test_what_does_not_fit_is_reported(decoder: Decoder) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from genius.decode.initial import initialise
 from genius.decode.model import Decoder, DecoderShape
+from genius.search import run
 from genius.search.fixed import FixedLookup, Widths
 from genius.search.replay import Replay
 from genius.search.run import Options, Searcher
@@ -97,9 +98,52 @@ def test_it_is_for_gpus_and_for_segments_that_suit_it(monkeypatch: pytest.Monkey
     program = world.searcher.recorded(two[0].trie, replace(options, k=3))
     assert sorted(program._recorded) == [1, 4, 16, 64, 256]  # a smaller k is cut from the same program
     world.search(replace(options, stop=1))
-    world.search(replace(options, rerank="none"))
     world.search(replace(options, fixed=False))
     assert not asked
+    deep = replace(options, rerank="none")
+    world.search(deep)
+    assert asked == [ITEMS]
+    program = world.searcher.recorded(world.trie, replace(deep, k=3))
+    assert program.buckets == (1, 4, 16, 64) and len(program._recorded) == 1
+
+
+@pytest.mark.parametrize("method", ["lookup", "generate"])
+def test_what_is_not_sure_is_asked_again_and_scored_alike(
+    monkeypatch: pytest.MonkeyPatch, method: Any
+) -> None:
+    world = World()
+    plain = Options(method, "codes", beam=40, k=10, stop=3, leaves=ITEMS, reranked=ITEMS)
+    expected, fixed = world.search(plain), replace(plain, fixed=True)
+    replayed = world.search(fixed)
+    program = world.searcher.recorded(world.trie, fixed)
+    run = program._run
+
+    def unsure(z: Any, wanted: Any) -> Any:
+        out = run(z, wanted)
+        out[::2, -1] = 0
+        return out
+
+    monkeypatch.setattr(program, "_run", unsure)
+    for query, (ours, sure, theirs) in enumerate(zip(world.search(fixed), replayed, expected, strict=True)):
+        same = theirs if query % 2 == 0 else sure
+        assert ours.rows.tolist() == same.rows.tolist()
+        np.testing.assert_array_equal(ours.scores, same.scores)
+        np.testing.assert_allclose(ours.scores, theirs.scores, atol=1e-5)
+
+
+def test_few_queries_are_looked_up_by_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, devices = World(), []
+    lookup = run.by_lookup
+
+    def noted(*args: Any, device: str, **rest: Any) -> Any:
+        devices.append(device)
+        return lookup(*args, device="cpu", **rest)
+
+    monkeypatch.setattr(run, "by_lookup", noted)
+    world.searcher.device = "cuda"
+    for batch in (1, 8, 9):
+        world.searcher.search([Segment(world.trie)], world.z[:batch], Options(beam=20, fixed=False))
+    assert devices == ["cpu", "cpu", "cuda"]
 
 
 def test_a_program_is_made_once(world: World) -> None:

@@ -4,7 +4,8 @@ Every shape follows from the batch, the beam and the pool; no number travels to 
 could not hold the children, the beams may be others than those of the plain search: `sure` is false then, and
 such a query can be asked again in the plain way. Of too many leaves, those of the best prefixes are scored.
 
-    FixedLookup   beam by tables: all prefixes of two codes at once, then the best of large families
+    FixedLookup   beam by tables: all prefixes of two codes at once, then all children, or of large families
+                  the best
     FixedDecoder  beam by the decoder: both first levels in one pass, since all modalities are known in
                   advance; then a pass per level; then the leaves, by their codes or in one more pass
 """
@@ -29,6 +30,7 @@ from genius.search.tensors import Ranges, spread
 
 LAST = (1 << 31) - 1
 DENSE = 0.25  # share of existing children from which a family counts as large
+CELLS = 1 << 17  # of a query at one level: beams times codes, of which a lookup scores all
 
 
 class Answers(NamedTuple):
@@ -83,10 +85,13 @@ class FixedLookup:
         front = _begin(trie, scores, wanted, widths.beam)[0]
         for level in range(len(trie.codes), widths.stop):
             shelf = trie.shelves.get(level)
+            table = tables[level]
             if shelf is not None and level in self.cells:
-                front = self._family(front, shelf, tables[level], self.cells[level])
+                front = self._family(front, shelf, table, self.cells[level])
+            elif shelf is not None and widths.beam * shelf.size <= CELLS:
+                front = _pick(front, shelf, table[:, None], widths.beam)[0]
             else:
-                front = _follow(trie, front, level, tables[level][:, None], widths)[0]
+                front = _follow(trie, front, level, table[:, None], widths)[0]
         owner, positions, valid = _leaves(front, widths.leaves)
         total = front.scores.gather(1, owner) + self.rest(every, positions, widths.stop)
         if self.cosine:
@@ -157,7 +162,7 @@ class FixedDecoder:
             every = logits - logits.logsumexp(-1, keepdim=True)
             shelf = trie.shelves.get(level)
             if shelf is not None:
-                front, parent, code = self._shelf(front, shelf, every)
+                front, parent, code = _pick(front, shelf, every, widths.beam)
             else:
                 front, parent, code = _follow(trie, front, level, every, widths)
             path = torch.cat([path.gather(1, parent[..., None].expand(-1, -1, level)), code[..., None]], -1)
@@ -189,18 +194,6 @@ class FixedDecoder:
             flat = torch.mm(scaled.flatten(0, -2), table.T, out_dtype=torch.float32)
             return flat.view(*scaled.shape[:-1], -1)
         return F.linear(scaled.float(), table.float())
-
-    def _shelf(self, front: _Front, shelf: Shelf, every: Tensor) -> tuple[_Front, Tensor, Tensor]:
-        """The best children of prefixes on a shelf: front, and the beam and code each comes from."""
-        total = front.scores[..., None] + every
-        total = total.masked_fill(~shelf.exists[(front.node - shelf.first).clamp_min(0)], -torch.inf).flatten(
-            1
-        )
-        order = torch.arange(total.shape[1], device=total.device)
-        place, best, _ = top_places(total, order.expand_as(total), self.widths.beam)
-        parent, code = place // shelf.size, place % shelf.size
-        number, start, end, _ = shelf.find(front.node.gather(1, parent), code)
-        return _Front(start, end, number + shelf.child_first, best, front.sure), parent, code
 
     def _rest(
         self,
@@ -272,6 +265,20 @@ def _begin(trie: FixedTrie, scores: Tensor, wanted: Tensor, beam: int) -> tuple[
     end = torch.where(best > -torch.inf, trie.end[place], start)
     sure = torch.ones(len(scores), dtype=torch.bool, device=scores.device)
     return _Front(start, end, trie.node[place], best, sure), place
+
+
+def _pick(front: _Front, shelf: Shelf, every: Tensor, beam: int) -> tuple[_Front, Tensor, Tensor]:
+    """The best children of prefixes on a shelf: front, and the beam and code each comes from.
+
+    `every` (batch, beams or 1, codes) scores the codes; all children are looked at, so this is always sure.
+    """
+    there = shelf.exists[(front.node - shelf.first).clamp_min(0)]
+    total = (front.scores[..., None] + every).masked_fill(~there, -torch.inf).flatten(1)
+    order = torch.arange(total.shape[1], device=total.device)
+    place, best, _ = top_places(total, order.expand_as(total), beam)
+    parent, code = place // shelf.size, place % shelf.size
+    number, start, end, _ = shelf.find(front.node.gather(1, parent), code)
+    return _Front(start, end, number + shelf.child_first, best, front.sure), parent, code
 
 
 def _follow(

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 LOOKUP_LEAVES = 32  # per beam: their codes are read and added up
 RERANKED = {"codes": 2, "vectors": 4}  # per beam: each is scored anew
 FIXED_LEAVES = {"lookup": 16.0, "generate": 8.0}  # per beam, in searches of fixed shape
-FIXED_SUFFIXES = 1.28  # per beam, where the decoder has to score them
+FIXED_SUFFIXES = 4.0  # per beam, where the decoder has to score them
+FEW = 8  # queries that the CPU has looked up, one by one, before a GPU has done its many small steps
 FIXED_ITEMS = 1000  # fewer are searched the plain way: they may change often, and each change is a recording
 
 
@@ -46,7 +47,7 @@ class Options:
     )
     weight: float = 1.0  # of the lookup score beside the decoder's, for `both`
     fusion: float = 0.0  # of the search score beside the similarity, when re-ranking
-    fixed: bool | None = None  # by a program of fixed shape; None: on a GPU, unless all codes are decoded
+    fixed: bool | None = None  # by a program of fixed shape where there can be one; None: on a GPU
 
     def __post_init__(self) -> None:
         if self.method not in ("generate", "lookup", "both"):
@@ -111,13 +112,10 @@ class Searcher:
             parts = []
             for segment, leaves in zip(pool, found, strict=True):
                 best = leaves[query]
-                if options.rerank != "none" and _told_apart(options):
-                    best = best.best(max(_reranked(options), options.k))
-                if options.rerank == "codes":
-                    looked_up = options.method == "lookup"
-                    best = by_codes(segment.trie, best, self.tables, z[query], options.fusion, looked_up)
-                elif options.rerank == "vectors":
+                if options.rerank == "vectors":
                     best = self._by_vectors(segment, best, query, phi, fetch, options)
+                elif options.rerank == "codes" and not self._scores_codes(segment, options):
+                    best = self._by_codes(segment, best, z[query], options)
                 parts.append(rank(segment.trie, best, options.k))
             answers.append(merge(parts, options.k))
         return answers
@@ -141,10 +139,14 @@ class Searcher:
 
     def _replays(self, segment: Segment, options: Options) -> bool:
         """Whether a program of fixed shape searches this segment: it is wanted, possible and worth making."""
-        wanted = self.gpu and not _deep(options) if options.fixed is None else options.fixed
+        wanted = self.gpu if options.fixed is None else options.fixed
         large = segment.trie.items >= FIXED_ITEMS and segment.trie.tree_levels >= 2
         plain = options.method == "both" or segment.allowed is not None or options.stop in (0, 1)
         return wanted and large and not plain
+
+    def _scores_codes(self, segment: Segment, options: Options) -> bool:
+        """Whether the search of this segment gives the scores of a re-ranking by codes already."""
+        return self._replays(segment, options) and _by_cosine(options)
 
     def _plainly(
         self, pool: Sequence[Segment], z: Floats, wanted: Bools | None, options: Options
@@ -153,8 +155,8 @@ class Searcher:
         beam, device = max(options.beam, options.k), self.device
         cheap = LOOKUP_LEAVES * beam if options.leaves is None else options.leaves
         if options.method == "lookup":
-            tables = self.tables.of(z)
-            return by_lookup(pool, tables, wanted, beam=beam, leaves=cheap, stop=options.stop, device=device)
+            tables, near = self.tables.of(z), "cpu" if len(z) <= FEW else device
+            return by_lookup(pool, tables, wanted, beam=beam, leaves=cheap, stop=options.stop, device=near)
         if self.decoder is None:
             raise BadInput("this model has no decoder: search with lookup, or train one")
         suffixes = options.method == "both" or _deep(options)
@@ -189,7 +191,8 @@ class Searcher:
             mask = None if wanted is None else wanted[again]
             (plain,) = self._plainly([segment], z[again], mask, options)
             for query, own in zip(again, plain, strict=True):
-                leaves[query] = own
+                by_product = not _by_cosine(options)
+                leaves[query] = own if by_product else self._by_codes(segment, own, z[query], options)
         return leaves
 
     def warm(self, segments: Sequence[Segment], options: Options) -> None:
@@ -205,29 +208,40 @@ class Searcher:
 
     def _recorded(self, trie: Trie, options: Options) -> Replay:
         from genius.search.fixed import FixedDecoder, FixedLookup, chosen_widths
-        from genius.search.replay import Replay
+        from genius.search.replay import BUCKETS, Replay
         from genius.search.shelf import FixedTrie
 
         made = self._fixed.setdefault(trie, {})
         beam = max(options.beam, options.k)
-        k = options.k if options.rerank == "none" else max(_reranked(options), options.k)
-        known = (options.method, _deep(options), beam, k, options.stop, options.leaves)
+        k = beam if options.rerank == "none" else max(_reranked(options), options.k)
+        known = (options.method, _deep(options), _by_cosine(options), beam, k, options.stop, options.leaves)
         if known not in made:
             if "trie" not in made:
                 made["trie"] = FixedTrie(trie, self.tables, self.device)
             share = FIXED_SUFFIXES if _deep(options) else FIXED_LEAVES[options.method]
             share = share if options.leaves is None else options.leaves / beam
             widths = chosen_widths(made["trie"], beam, k, share, options.stop)
-            program: Any = FixedLookup(made["trie"], self.tables, widths)
+            program: Any = FixedLookup(made["trie"], self.tables, widths, _by_cosine(options))
             if options.method == "generate":
                 if self.decoder is None:
                     raise BadInput("this model has no decoder: search with lookup, or train one")
                 program = FixedDecoder(made["trie"], self.tables, self.decoder, widths, _deep(options))
             made[known] = Replay(
-                program, self.tables.dim, self.tables.sizes[0], self.device, compiled=self.compiled
+                program,
+                self.tables.dim,
+                self.tables.sizes[0],
+                self.device,
+                buckets=BUCKETS[:-1]
+                if _deep(options)
+                else BUCKETS,  # every leaf takes part in a pass: memory
+                compiled=self.compiled,
             )
         replay: Replay = made[known]
         return replay
+
+    def _by_codes(self, segment: Segment, leaves: Leaves, z: Floats, options: Options) -> Leaves:
+        looked_up = options.method == "lookup"
+        return by_codes(segment.trie, _few(leaves, options), self.tables, z, options.fusion, looked_up)
 
     def _by_vectors(
         self,
@@ -241,7 +255,7 @@ class Searcher:
         if phi is None or fetch is None:
             raise BadInput("this pool has no vectors to re-rank by: use codes, or index it with vectors")
         own = np.asarray(phi[query], dtype=np.float32)
-        return by_vectors(segment.trie, leaves, own, fetch, options.fusion)
+        return by_vectors(segment.trie, _few(leaves, options), own, fetch, options.fusion)
 
     def _checked(self, segments: Sequence[Segment], z: NDArray[Any]) -> Floats:
         z = np.ascontiguousarray(z, dtype=np.float32)
@@ -272,6 +286,16 @@ class Searcher:
 def _deep(options: Options) -> bool:
     """Whether the decoder scores every code of an item: its score is all, or a part, of the item's."""
     return options.method == "generate" and (options.rerank == "none" or options.fusion != 0.0)
+
+
+def _by_cosine(options: Options) -> bool:
+    """Whether a program of fixed shape ends with the cosine of z and codes: that is all of the score."""
+    return options.rerank == "codes" and options.fusion == 0.0
+
+
+def _few(leaves: Leaves, options: Options) -> Leaves:
+    """Those that are scored anew."""
+    return leaves.best(max(_reranked(options), options.k)) if _told_apart(options) else leaves
 
 
 def _told_apart(options: Options) -> bool:
