@@ -14,6 +14,7 @@ from genius.quantize.model import Quantizer
 from genius.quantize.recall import code_recall, phi_recall
 from genius.quantize.residual import code_sizes
 from genius.quantize.train import Objective, health_of, train_quantizer
+from genius.quantize.tune import Tuning
 from genius.training.journal import read_log
 from genius.training.schedule import Plan
 
@@ -59,6 +60,30 @@ def test_loss_falls_and_codes_find_more_than_before(tmp_path, train_pairs, val_p
     assert done.health.purity == 1.0
     assert done.health.levels[0].agreement == 1.0
     assert done.figures["hit@5"] == code_recall(quantizer, val_pairs)["hit@5"]
+
+
+def test_a_run_started_again_keeps_the_codebooks_it_had_tuned(tmp_path, train_pairs, monkeypatch):
+    tuned = []
+
+    def shaken(quantizer, *rest):  # on a GPU no two runs give the same sums
+        tuned.append(rest)
+        quantizer.residual.codebooks()[1].data += 1e-3 * torch.randn(())
+
+    monkeypatch.setattr("genius.quantize.train.tune", shaken)
+
+    def run(steps: int):
+        quantizer = fresh()
+        options = {"tuning": Tuning(steps=steps), "refine_rounds": 2}
+        done = trained(quantizer, train_pairs, None, tmp_path, replace(PLAN, steps=40), **options)
+        return [book.clone() for book in quantizer.residual.codebooks()], done.errors
+
+    first, errors = run(7)
+    again, same_errors = run(7)
+    assert len(tuned) == 1
+    assert errors == same_errors and len(errors) == 3
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    other, _ = run(8)  # tuned in another way: from the trained codebooks on
+    assert len(tuned) == 2 and not torch.equal(other[1], first[1])
 
 
 def test_the_agreement_loss_gives_queries_the_codes_of_their_targets(tmp_path, train_pairs, val_pairs):

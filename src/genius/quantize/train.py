@@ -8,6 +8,7 @@ codebooks; nothing waits for the device but the log.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from genius.encode.weights import check_fit, fingerprint_tensors, read_tensors, save_weights
 from genius.errors import BadInput, TrainingStopped
 from genius.quantize.codebooks import MovingAverage, start_codebooks
 from genius.quantize.health import LEAST_PURITY, LEAST_USAGE, Health, measure
@@ -27,7 +29,7 @@ from genius.quantize.recall import code_recall, fuse_items, fuse_queries, phi_re
 from genius.quantize.refine import refine
 from genius.quantize.tune import Tuning, tune
 from genius.training.contrastive import contrastive_loss
-from genius.training.distributed import is_main, same_everywhere
+from genius.training.distributed import is_main, same_everywhere, seen_by_all, wait_for_all
 from genius.training.loop import Result, run
 from genius.training.schedule import Plan, generator_for, trainable
 
@@ -116,11 +118,7 @@ def train_quantizer(
             show=show,
         )
     quantizer.eval()
-    errors: tuple[float, ...] = ()
-    if refine_rounds:
-        errors = _refine(quantizer, train, refine_rounds, seed)
-    if tuning is not None:
-        tune(quantizer, train, tuning, seed)
+    errors = _finish(quantizer, train, refine_rounds, tuning, folder / "finished.safetensors", seed)
     judged = train if val is None else val
     health = health_of(quantizer, judged, seed)
     health.check(least_purity, least_usage)
@@ -220,6 +218,33 @@ def _start(stage: Stage, pairs: Pairs, batch: int, sample: int, seed: int) -> No
     modality = torch.cat([pairs.item_modality[items], pairs.wanted[queries]])
     codes = start_codebooks(quantizer.residual, z, modality, generator_for(pairs.device, seed, "k-means"))
     stage.moving.start(quantizer.residual, codes, 2 * batch)
+
+
+def _finish(
+    quantizer: Quantizer, train: Pairs, rounds: int, tuning: Tuning | None, file: Path, seed: int
+) -> tuple[float, ...]:
+    """Refine and tune the codebooks; the errors that `_refine` gives.
+
+    The outcome is kept in `file` and taken from there by a run that is started again: on a GPU sums come out
+    a little different each time, and a decoder belongs to the very quantizer it was trained on.
+    """
+    if not rounds and tuning is None:
+        return ()
+    how = [str(rounds), "" if tuning is None else json.dumps(asdict(tuning)), str(seed)]
+    start = fingerprint_tensors(quantizer.state_dict(), how)
+    if seen_by_all(file):
+        tensors, notes = read_tensors(file)
+        if notes.get("start") == start:
+            check_fit(quantizer.state_dict(), tensors, file)
+            quantizer.load_state_dict(tensors)
+            return tuple(json.loads(notes["errors"]))
+    errors = _refine(quantizer, train, rounds, seed) if rounds else ()
+    if tuning is not None:
+        tune(quantizer, train, tuning, seed)
+    wait_for_all()  # all have looked for the file
+    if is_main():
+        save_weights(quantizer.state_dict(), file, {"start": start, "errors": json.dumps(errors)})
+    return errors
 
 
 def _refine(quantizer: Quantizer, pairs: Pairs, rounds: int, seed: int) -> tuple[float, ...]:
