@@ -130,6 +130,7 @@ class QuantizerTraining(Section):
     refine_rounds: int = Field(default=0, ge=0)  # codebook refinement on the final z, after training
     tuning: Tuning | None = None
     encode_beam: int = Field(default=1, ge=1)  # beam of the encoding search
+    least_purity: float = Field(default=0.99, ge=0, le=1)  # of the modality codes; below, the run stops
 
 
 class Decoder(Section):

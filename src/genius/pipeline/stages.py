@@ -216,7 +216,7 @@ def _quantizer(recipe: Recipe, folder: Path, train: Pairs, val: Pairs, encoder: 
     trained = train_quantizer(
         quantizer, train.balanced(table.balance), val, plan_of(table.optimiser), Objective(**values),
         folder=folder / "quantizer", seed=recipe.seed, kmeans_sample=table.kmeans_sample,
-        refine_rounds=table.refine_rounds,
+        refine_rounds=table.refine_rounds, least_purity=table.least_purity,
         tuning=Tuning(**table.tuning.model_dump()) if table.tuning else None,
         notes={"encoder": encoder, "data": [train.queries, train.items], "balance": table.balance},
     )  # fmt: skip
