@@ -13,7 +13,7 @@ from genius.config import load_recipe
 from genius.data.base import Row
 from genius.errors import BadInput, TrainingStopped
 from genius.evaluate.ablation_tables import _rank_correlation, ablation_table, agreement
-from genius.evaluate.ablations import SYSTEMS, Work, run_ablations
+from genius.evaluate.ablations import SYSTEMS, Work, merged, run_ablations
 from genius.evaluate.protocol import figures, label
 from genius.evaluate.results import Entry, Results
 from genius.evaluate.variants import LARGE, chosen_variants, variants_of
@@ -155,6 +155,37 @@ def test_agreement_with_the_paper_is_said_by_name(tmp_path):
     assert "as in the paper: no modality level (-40.0; paper -12.4)" in said
     assert "the other way than in the paper: no query augmentation (+30.0; paper -9.7)" in said
     assert any(line.startswith("no clear effect here: no agreement loss (+0.0") for line in said)
+
+
+def test_agreement_is_said_by_table_and_decoders_are_compared_with_each_other(tmp_path):
+    hits = {"base": 30, "no-modality-level": 10, "no-agreement-loss": 20, "no-query-augmentation": 15}
+    hits |= {"beam 1": 25, "decoder-of-t5-small-size": 20, "decoder-of-t5-base-size": 26}
+    names = "no modality level, no agreement loss, no query augmentation, beam 1, decoder"
+    wanted = [v for v in chosen_variants(names, VARIANTS) if "large" not in v.name]
+    said = agreement(run_ablations(RECIPE, [], wanted, tmp_path, 1, Bench(hits).work))
+    assert said[0].endswith("-0.20 (1: the same order); by table: Table 4 +1.00 (3 variants)")
+    assert "decoders beside one of t5-small size: t5-base +12.0 (paper +0.7)" in said
+
+
+def test_parts_of_the_work_are_put_together(tmp_path):
+    def part(names: str, hits: dict[str, int], folder: str, *overrides: str):
+        wanted = chosen_variants(names, VARIANTS)
+        return run_ablations(RECIPE, overrides, wanted, tmp_path / folder, 1, Bench(hits).work)
+
+    one = part("hard targets, beam 1", {"base": 30, "hard-targets": 20, "beam 1": 5}, "a")
+    two = part("no fusion, beam 1", {"base": 30, "no-fusion": 25, "beam 1": 4}, "a")
+    other = part("no agreement loss", {"base": 40, "no-agreement-loss": 30}, "b")
+    whole = merged([one, two, other])
+    names = ["hard targets", "beam 1", "no fusion", "no agreement loss"]
+    assert [variant["name"] for variant in whole["variants"]] == names
+    assert whole["variants"][1] == one["variants"][1]  # the first that has it
+    assert whole["variants"][3]["base"] == other["base"] and "base" not in whole["variants"][2]
+    (note,) = [line for line in ablation_table(whole).notes if "once more" in line]
+    assert note.startswith("no agreement loss: its base") and note.endswith("80.0 and 80.0")
+    with pytest.raises(BadInput, match="different recipes"):
+        merged([one, part("hard targets", {}, "c", "quantizer.codes=64")])
+    with pytest.raises(BadInput, match="setting is"):
+        merged([one, {**two, "setting": "local"}])
 
 
 def test_rank_correlation_equals_scipys():

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from genius.evaluate.ablations import SYSTEMS
+from genius.evaluate.published_ablations import DECODERS, effect
 from genius.evaluate.tables import Table
 
 Outcome = Mapping[str, Any]
@@ -47,11 +48,18 @@ def agreement(outcome: Outcome, system: str = SYSTEMS[0]) -> list[str]:
     stopped = [v for v in outcome["variants"] if "stopped" in v]
     found = []
     if len(both) >= 3:
-        ours = [v["effects"][system]["difference"] for v in both]
-        theirs = [v["paper"] for v in both]
+        by_table: dict[str, list[Any]] = {}
+        for variant in both:
+            by_table.setdefault(variant["table"], []).append(variant)
+        parts = [
+            f"{table} {_correlation(some, system):+.2f} ({len(some)} variants)"
+            for table, some in by_table.items()
+            if 3 <= len(some) < len(both)
+        ]
         found.append(
             f"rank correlation of our effects on {system} with the paper's over {len(both)} variants: "
-            f"{_rank_correlation(ours, theirs):+.2f} (1: the same order)"
+            f"{_correlation(both, system):+.2f} (1: the same order)"
+            + (f"; by table: {', '.join(parts)}" if parts else "")
         )
     sides: dict[str, list[str]] = {"agree": [], "open": [], "disagree": []}
     for variant in both:
@@ -67,8 +75,27 @@ def agreement(outcome: Outcome, system: str = SYSTEMS[0]) -> list[str]:
         "open": "no clear effect here",
     }
     found += [f"{says[side]}: {', '.join(names)}" for side, names in sides.items() if names]
+    found += _decoder_sizes(outcome, system)
     found += [f"{v['name']}: training stopped by itself ({v['stopped']})" for v in stopped]
     return found
+
+
+def _decoder_sizes(outcome: Outcome, system: str) -> list[str]:
+    """How sizes of the decoder compare with the smallest that the paper has too, here and there."""
+    ours = {
+        preset: variant["effects"][system]["mean"]
+        for variant in outcome["variants"]
+        for preset in DECODERS
+        if variant["name"] == f"decoder of {preset} size" and "effects" in variant
+    }
+    if len(ours) < 2:
+        return []
+    first, *others = (preset for preset in DECODERS if preset in ours)
+    told = []
+    for other in others:
+        known = effect(DECODERS[other], DECODERS[first])
+        told.append(f"{other} {100 * (ours[other] - ours[first]):+.1f} (paper {known:+.1f})")
+    return [f"decoders beside one of {first} size: {', '.join(told)}"]
 
 
 def _notes(outcome: Outcome) -> list[str]:
@@ -78,6 +105,12 @@ def _notes(outcome: Outcome) -> list[str]:
     ]
     if outcome["seeds"] > 1:
         notes.append(f"means of {outcome['seeds']} seeds")
+    notes += [
+        f"{variant['name']}: its base was trained once more, with the same seeds, and reached "
+        + " and ".join(f"{100 * variant['base'][system]['mean']:.1f}" for system in SYSTEMS)
+        for variant in outcome["variants"]
+        if "base" in variant
+    ]
     if outcome["limit"]:
         notes.append(f"at most {outcome['limit']} queries of each row")
     return notes
@@ -96,6 +129,11 @@ def _between(mean: Mapping[str, Any]) -> str:
 def _harm(variant: Mapping[str, Any]) -> float:
     """For the order: a variant that could not be trained comes first, then the largest loss."""
     return float(variant["effects"][SYSTEMS[0]]["difference"]) if "effects" in variant else -2.0
+
+
+def _correlation(variants: Sequence[Mapping[str, Any]], system: str) -> float:
+    ours = [variant["effects"][system]["difference"] for variant in variants]
+    return _rank_correlation(ours, [variant["paper"] for variant in variants])
 
 
 def _rank_correlation(ours: Sequence[float], theirs: Sequence[float]) -> float:

@@ -53,7 +53,8 @@ def run_ablations(
     """
     shared = [*overrides, f"data.features={folder / 'vectors'}"]
     base_recipe = load_recipe(recipe, shared)
-    outcome: dict[str, Any] = {"recipe": base_recipe.model_dump(mode="json"), "seeds": seeds, "variants": []}
+    told = load_recipe(recipe, list(overrides)).model_dump(mode="json")
+    outcome: dict[str, Any] = {"recipe": told, "seeds": seeds, "variants": []}
     work.say("training and evaluating the base recipe")
     base: list[Results] = []
     for seed in range(seeds):
@@ -80,6 +81,30 @@ def run_ablations(
         outcome["variants"].append(about | effect)
         work.save(outcome)
     return outcome
+
+
+def merged(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Outcomes of runs that shared the work, as one; of a variant that several have, the first counts.
+
+    A variant keeps the base it was compared with where that was trained anew: `base` beside its effects.
+    """
+    first = outcomes[0]
+    for other in outcomes[1:]:
+        for what in ("setting", "split", "data", "limit", "seeds"):
+            if other[what] != first[what]:
+                raise BadInput(f"ablations of different runs: {what} is {first[what]} and {other[what]}")
+        if _without_paths(other["recipe"]) != _without_paths(first["recipe"]):
+            raise BadInput("ablations of different recipes cannot be put together: run them with one recipe")
+    found: dict[str, Any] = {}
+    for outcome in outcomes:
+        own = {} if outcome["base"] == first["base"] else {"base": outcome["base"]}
+        for variant in outcome["variants"]:
+            found.setdefault(variant["name"], {**variant, **own})
+    return {**first, "variants": list(found.values())}
+
+
+def _without_paths(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    return {**recipe, "data": {k: v for k, v in recipe["data"].items() if k not in ("root", "features")}}
 
 
 def _model(
