@@ -76,6 +76,7 @@ def benchmark(
         data=data,
         model={"name": name, "fingerprint": model.fingerprint},
         split=plan.split,
+        plan={"systems": plan.systems, "queries": plan.queries},
         queries=len(questions),
         real_items=len(pool),
         same=same,

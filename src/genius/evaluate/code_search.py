@@ -5,7 +5,6 @@ Vectors for re-ranking are kept as float16, as the store keeps them, and are cou
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -43,7 +42,7 @@ class CodeSearch:
     ) -> None:
         self.name = name
         self._options, self._tell, self._device = options, tell_modality, device
-        self._weights = "" if decoder is None else _digest(decoder)
+        self._weights = "" if decoder is None else _weights_of(decoder)
         self._sizes = [len(book) for book in codebooks]
         self._searcher = Searcher(codebooks, decoder, device)
         self._segments: list[Segment] = []
@@ -96,9 +95,7 @@ class CodeSearch:
         return np.asarray(np.arange(self._sizes[0]) == want[:, None])
 
 
-def _digest(decoder: Decoder) -> str:
-    """A hash of the decoder's weights."""
-    state = hashlib.blake2b(digest_size=8)
-    for name, weights in sorted(decoder.state_dict().items()):
-        state.update(name.encode() + b"\0" + weights.detach().cpu().contiguous().numpy().tobytes())
-    return state.hexdigest()
+def _weights_of(decoder: Decoder) -> str:
+    from genius.encode.weights import fingerprint_tensors
+
+    return fingerprint_tensors(decoder.state_dict())

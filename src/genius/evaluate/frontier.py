@@ -124,11 +124,11 @@ def crossovers(points: Sequence[Point], than: str = "exact") -> list[Crossover]:
     times: dict[str, dict[int, float]] = {}
     for point in points:
         times.setdefault(point.system, {})[point.items] = point.milliseconds
-    base = times.get(than, {})
+    base = times.pop(than, None)
+    if base is None:  # it was not measured
+        return []
     found = []
     for system, own in times.items():
-        if system == than:
-            continue
         sizes = sorted(own.keys() & base.keys())
         gaps = [float(np.log(own[size] / base[size])) for size in sizes]  # below 0: faster
         found.append(_crossover(system, than, sizes, gaps))

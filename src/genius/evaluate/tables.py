@@ -116,15 +116,20 @@ def frontier_table(frontier: Mapping[str, Any]) -> Table:
         ])  # fmt: skip
     header = ["items", "system", "hit@5 %", "ms", "ms, 95 %", "queries/s", "bytes/item", "build s"]
     machine, model = frontier["machine"], frontier["model"]
+    on_cpu = machine.get("kind", "cpu") == "cpu"
     notes = [
         f"model {model['name']} ({model['fingerprint'][:12]}), data {frontier['data']}, "
         f"{frontier['queries']:,} queries on {machine['device']}, {machine['threads']} threads",
         f"times are without encoding the query, which takes {frontier['encoding_milliseconds']:.1f} ms",
         "beyond the real items, pools are filled with jittered copies: compare times there, not hit rates",
-        *(["FAISS ran on the CPU beside it"] if machine.get("kind", "cpu") != "cpu" else []),
+        *(["FAISS ran on the CPU beside it"] if _has_faiss(frontier) and not on_cpu else []),
         *(each["text"] for each in frontier["crossovers"]),
     ]
     return Table("Accuracy, latency and bytes at growing pool sizes", header, lines, notes)
+
+
+def _has_faiss(frontier: Mapping[str, Any]) -> bool:
+    return any(point["system"] in {"faiss-flat", "hnsw", *_LEARNED_ON_POOL} for point in frontier["points"])
 
 
 def _cell(

@@ -205,11 +205,12 @@ def _frontier(frontier: Mapping[str, Any], document: Document) -> list[str]:
     machine = frontier["machine"]
     where = machine["device"]
     sizes = ",".join(str(size) for size in sorted({point["items"] for point in frontier["points"]}))
+    plan = "".join(f" --{name} {value}" for name, value in frontier.get("plan", {}).items())
     parts = [
         f"## Frontier: accuracy, time and bytes on {where}",
         _made_by(
             f"genius bench --data BENCH --split {frontier['split']} --device {machine.get('kind', where)} "
-            f"--sizes {sizes}",
+            f"--sizes {sizes}{plan}",
             document.numbers.get(f"frontier {where}"),
         ),
         f"All systems answered the same queries on the same machine ({where}, {machine['threads']} threads).",
