@@ -15,9 +15,10 @@ from genius.encode.base import Parts
 from genius.errors import BadInput
 from genius.evaluate.baselines.exact import Exact
 from genius.evaluate.encoding import Pool, Questions
-from genius.evaluate.frontier import Crossover, Point, crossovers, measure_frontier, measure_point
+from genius.evaluate.frontier import Crossover, Point, as_json, crossovers, measure_frontier, measure_point
 from genius.evaluate.grown import Growth
 from genius.evaluate.metrics import Judgements
+from genius.evaluate.tables import frontier_table
 
 
 def unit(vectors):
@@ -113,6 +114,19 @@ def test_crossovers_by_hand():
     assert "overtakes exact at about 3,162 items" in found["level"].line()
     assert "at no measured size" in found["never"].line()
     assert "100 items, the smallest pool" in found["always"].line()
+
+
+def test_nothing_is_said_of_a_system_that_was_not_measured():
+    points = [point("exact", 100, 1.0), point("level", 100, 2.0)]
+    assert [each.system for each in crossovers(points)] == ["level"]
+    assert crossovers(points, "faiss-flat") == []
+    frontier = as_json(
+        points, [], machine={"device": "NVIDIA H200", "kind": "cuda", "threads": 16}, data="bench",
+        model={"name": "mini", "fingerprint": "f"}, queries=1, encoding_milliseconds=1.0,
+    )  # fmt: skip
+    assert not any("FAISS" in note for note in frontier_table(frontier).notes)
+    frontier["points"].append({**frontier["points"][0], "system": "hnsw"})
+    assert any("FAISS ran on the CPU" in note for note in frontier_table(frontier).notes)
 
 
 def test_a_crossover_beyond_the_sizes_is_only_expected():

@@ -106,7 +106,7 @@ def test_lookup_equals_the_plain_search(stop: int, items: int, beam: int) -> Non
     wanted[3] = torch.tensor([True, False, False])
     widths = Widths(beam, 10, stop, items, items)
     answers = FixedLookup(FixedTrie(trie, tables, "cpu"), tables, widths)(z, wanted)
-    assert answers.sure.float().mean() >= 0.5  # the others must be asked in the plain way
+    assert answers.sure.float().mean() >= 0.8  # the others must be asked in the plain way
     for query, own in enumerate(tables.of(z.numpy())):
         leaves = lookup(trie, own, beam, stop=stop, modalities=wanted[query].numpy())
         if answers.sure[query]:

@@ -71,7 +71,9 @@ class FixedLookup:
         self.vectors = torch.from_numpy(tables.vectors).to(trie.device)
         self.rows = torch.tensor([level.start for level in self.levels], device=trie.device)
         self.cells = {
-            level: _cells(min(widths.beam, shelf.prefixes), shelf.size, 2 * widths.beam, trie.device)
+            level: _cells(
+                min(widths.beam, shelf.prefixes), shelf.size, int(2 * widths.beam / shelf.filled), trie.device
+            )
             for level, shelf in trie.shelves.items()
             if level < widths.stop and shelf.filled >= DENSE
         }
