@@ -111,7 +111,7 @@ def test_crossovers_by_hand():
     assert found["level"].items == pytest.approx(10**3.5)
     assert found["never"].items is None
     assert found["always"] == Crossover("always", "exact", 100, from_start=True)
-    assert "overtakes exact at about 3,162 items" in found["level"].line()
+    assert "overtakes exact at about 3,200 items" in found["level"].line()
     assert "at no measured size" in found["never"].line()
     assert "100 items, the smallest pool" in found["always"].line()
 

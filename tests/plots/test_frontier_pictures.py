@@ -53,6 +53,18 @@ def test_every_system_is_named_once(draw):
     assert len(np.unique(np.asarray(image.convert("L")))) > 50  # not blank
 
 
+@pytest.mark.parametrize(("span", "shown"), [(1.0, {"0.5", "1", "2"}), (1e4, {"1", "100", "10,000"})])
+def test_numbers_on_an_axis_are_written_out(span, shown):
+    frontier = make()
+    for number, point in enumerate(frontier["points"]):
+        point["milliseconds"] = 0.4 + (span + 2) * number / len(frontier["points"])
+    figure = pictures.latency(frontier)
+    axis = figure.axes[0].yaxis
+    labels = [tick.get_text() for tick in axis.get_ticklabels(which="both")]
+    assert shown <= set(labels)
+    assert not any("10^" in label for label in labels)
+
+
 def test_hit_rates_are_read_off_the_largest_real_pool():
     figure = pictures.by_bytes(make())
     assert "16,000 items" in figure.axes[0].get_title(loc="left")

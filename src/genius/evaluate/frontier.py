@@ -63,7 +63,7 @@ class Crossover:
             return f"{self.system} is at no measured size faster than {self.than}{more}"
         if self.from_start:
             return f"{self.system} is faster than {self.than} from {self.items:,.0f} items, the smallest pool"
-        return f"{self.system} overtakes {self.than} at about {self.items:,.0f} items"
+        return f"{self.system} overtakes {self.than} at about {_rough(self.items, 2)} items"
 
 
 def measure_point(
@@ -156,10 +156,10 @@ def _expected(sizes: Sequence[int], gaps: Sequence[float]) -> float | None:
     return found if found < FAR * sizes[-1] else None
 
 
-def _rough(items: float) -> str:
-    """`items` to one figure: a line that is drawn on says no more."""
-    size = 10 ** int(np.log10(max(items, 1)))
-    return f"{round(items / size) * size:,}"
+def _rough(items: float, figures: int = 1) -> str:
+    """`items` to one figure, which is all that a line drawn on says, or to more."""
+    size = 10.0 ** (int(np.log10(max(items, 1))) + 1 - figures)
+    return f"{round(items / size) * size:,.0f}"
 
 
 def machine(device: str) -> dict[str, Any]:

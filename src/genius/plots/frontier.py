@@ -11,6 +11,7 @@ from genius.plots.style import INK, PALE, colour, figure, halo, titled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 Frontier = Mapping[str, Any]
@@ -97,7 +98,7 @@ def _scatter(frontier: Frontier, field: str, title: str, x: str) -> Figure:
             axes.scatter(*place, s=46, color=shade, zorder=3, linewidths=0)
     _draw_frontier(axes, [(p[field], 100 * p["hit_at_5"]) for p in points])
     axes.margins(x=0.16, y=0.14)
-    axes.xaxis.set_major_formatter(_plain)
+    _plain_axis(axes.xaxis)
     _name_points(axes, [(p[field], 100 * p["hit_at_5"], _named(frontier, p["system"])) for p in points])
     titled(axes, f"{title}, {points[0]['items']:,} items", x, "hit@5, %")
     return made
@@ -119,7 +120,7 @@ def _lines(frontier: Frontier, field: str, title: str, y: str) -> Figure:
     sizes = sorted({point["items"] for point in frontier["points"]})
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
     axes.xaxis.minorticks_off()
-    axes.yaxis.set_major_formatter(_plain)
+    _plain_axis(axes.yaxis)
     titled(axes, title, "items in the pool (log)", y)
     _name_ends(axes, ends)
     return made
@@ -138,6 +139,16 @@ def _named(frontier: Frontier, system: str) -> str:
     """A system with the names that it also has, such as the default search."""
     also = [name for name, other in frontier.get("same", {}).items() if other == system]
     return " = ".join([system, *also])
+
+
+def _plain_axis(axis: Axis) -> None:
+    """Numbers of a logarithmic axis written out; a short one has a 2 and a 5 between its powers of ten."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0,)))
+    axis.set_major_formatter(_plain)
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _plain(value: float, position: object = None) -> str:
