@@ -31,14 +31,22 @@ class Found:
         return cls(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros((0, levels), np.uint16))
 
 
-def rank(trie: Trie, leaves: Leaves, k: int) -> Found:
-    """The `k` best of the leaves, best first; equal ones in the order of their codes, then rows."""
-    best = leaves.best(k)
-    order = np.argsort(-best.scores, kind="stable")  # positions rise, so equal scores stand as they should
-    positions = best.positions[order]
-    return Found(
-        trie.rows(positions), best.scores[order], trie.codes(positions), leaves.beams, leaves.touched
-    )
+def rank(trie: Trie, found: Sequence[Leaves], k: int) -> list[Found]:
+    """The `k` best leaves of each query, best first; equal ones in the order of their codes, then rows.
+
+    Rows and codes are read for all queries at once.
+    """
+    best = [leaves.best(k) for leaves in found]
+    orders = [np.argsort(-few.scores, kind="stable") for few in best]  # positions rise: equal scores stand
+    turned = [few.positions[order] for few, order in zip(best, orders, strict=True)]
+    positions = np.concatenate(turned) if len(turned) > 1 else turned[0]
+    rows, codes = trie.rows(positions), trie.codes(positions)
+    answers, start = [], 0
+    for few, order in zip(best, orders, strict=True):
+        own = slice(start, start + len(order))
+        answers.append(Found(rows[own], few.scores[order], codes[own], few.beams, few.touched))
+        start += len(order)
+    return answers
 
 
 def merge(parts: Sequence[Found], k: int) -> Found:

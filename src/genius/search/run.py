@@ -107,18 +107,20 @@ class Searcher:
         if not len(z) or not pool:
             return [Found.none(len(self.tables.sizes)) for _ in z]
         found = self._find(pool, z, self._wanted(modalities, len(z)), options)
-        answers = []
-        for query in range(len(z)):
-            parts = []
-            for segment, leaves in zip(pool, found, strict=True):
-                best = leaves[query]
-                if options.rerank == "vectors":
-                    best = self._by_vectors(segment, best, query, phi, fetch, options)
-                elif options.rerank == "codes" and not self._scores_codes(segment, options):
-                    best = self._by_codes(segment, best, z[query], options)
-                parts.append(rank(segment.trie, best, options.k))
-            answers.append(merge(parts, options.k))
-        return answers
+        ranked = []
+        for segment, several in zip(pool, found, strict=True):
+            if options.rerank == "vectors":
+                several = [
+                    self._by_vectors(segment, leaves, query, phi, fetch, options)
+                    for query, leaves in enumerate(several)
+                ]
+            elif options.rerank == "codes" and not self._scores_codes(segment, options):
+                several = [
+                    self._by_codes(segment, leaves, own, options)
+                    for leaves, own in zip(several, z, strict=True)
+                ]
+            ranked.append(rank(segment.trie, several, options.k))
+        return [merge(parts, options.k) for parts in zip(*ranked, strict=True)]
 
     def _find(
         self,

@@ -116,8 +116,7 @@ class Memorizing:
                 suffixes=True,
                 device=self._device,
             )
-            for query, leaves in enumerate(answers, start=start):
-                best = rank(self._segment.trie, leaves, k)
+            for query, best in enumerate(rank(self._segment.trie, answers, k), start=start):
                 fill(found, query, self._rows[best.rows], best.scores)
         return found
 
