@@ -48,8 +48,8 @@ def test_objective_takes_the_values_of_the_recipe():
 
 
 def test_loss_falls_and_codes_find_more_than_before(tmp_path, train_pairs, val_pairs):
-    untrained = trained(fresh(fusion="sum"), train_pairs, val_pairs, tmp_path / "sum")
-    assert untrained.result is None
+    untrained = trained(fresh(fusion="sum"), train_pairs, val_pairs, tmp_path / "sum", refine_rounds=1)
+    assert untrained.result is None and len(untrained.errors) == 2
     quantizer = fresh()
     done = trained(quantizer, train_pairs, val_pairs, tmp_path / "small", refine_rounds=3)
     history = losses(tmp_path / "small")
