@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from genius.decode.model import Decoder
     from genius.search.replay import Replay
 
-LOOKUP_LEAVES = 32.0  # per beam: their codes are read and added up
+LOOKUP_LEAVES = 32  # per beam: their codes are read and added up
 RERANKED = {"codes": 2, "vectors": 4}  # per beam: each is scored anew
 FIXED_LEAVES = {"lookup": LOOKUP_LEAVES, "generate": 8.0}  # per beam, in searches of fixed shape
 FIXED_SUFFIXES = 4.0  # per beam, where the decoder has to score them
@@ -155,7 +155,7 @@ class Searcher:
     ) -> PerSegment:
         """The same by a search that follows what each query finds."""
         beam, device = max(options.beam, options.k), self.device
-        cheap = int(LOOKUP_LEAVES * beam) if options.leaves is None else options.leaves
+        cheap = LOOKUP_LEAVES * beam if options.leaves is None else options.leaves
         if options.method == "lookup":
             tables, near = self.tables.of(z), "cpu" if len(z) <= FEW else device
             return by_lookup(pool, tables, wanted, beam=beam, leaves=cheap, stop=options.stop, device=near)
