@@ -13,9 +13,9 @@ import time
 
 import pytest
 
+from genius.failpoints import VARIABLE
 from genius.store import schema
 from genius.store.check import check
-from genius.store.failpoints import VARIABLE
 from genius.store.index import Index
 
 TRIALS = 50

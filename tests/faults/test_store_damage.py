@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from genius.errors import IndexCorrupt
+from genius.failpoints import VARIABLE
 from genius.store.check import check, repair
 from genius.store.connection import NAME
-from genius.store.failpoints import VARIABLE
 from genius.store.index import Index
 
 STATE = {f"item-{n:03d}": n for n in range(120)}

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from genius import files
 from genius.errors import IndexNotFound, StorageError
-from genius.store import atomic
 from genius.store.check import check
 from genius.store.index import Index
 
@@ -90,7 +90,7 @@ def test_the_nth_write_or_fsync_of_the_process_fails(worker, tmp_path, failing_i
 def test_the_nth_step_of_publishing_fails(worker, tmp_path, monkeypatch, name):
     """The same for our own files alone, on every platform: a generation is there whole or not at all."""
     worker.create(tmp_path)
-    real = getattr(atomic, name)
+    real = getattr(files, name)
     with Index.open(tmp_path) as index:
         worker.perform(index, STEPS[0])
         index.compact()
@@ -106,14 +106,14 @@ def test_the_nth_step_of_publishing_fails(worker, tmp_path, monkeypatch, name):
                     raise OSError(errno.ENOSPC, "No space left on device")
                 return real(*arguments)
 
-            monkeypatch.setattr(atomic, name, failing)
+            monkeypatch.setattr(files, name, failing)
             try:
                 index.compact()
                 break
             except StorageError as error:
                 assert str(tmp_path) in str(error)
             finally:
-                monkeypatch.setattr(atomic, name, real)
+                monkeypatch.setattr(files, name, real)
             assert not list(tmp_path.glob("*.partial"))
             with Index.open(tmp_path) as reader:
                 assert worker.visible(reader) == expected
@@ -124,18 +124,18 @@ def test_the_nth_step_of_publishing_fails(worker, tmp_path, monkeypatch, name):
 
 def test_a_file_is_there_whole_or_as_it_was(tmp_path, monkeypatch):
     file = tmp_path / "file"
-    atomic.write_file(file, [b"old"])
+    files.write_file(file, [b"old"])
 
     def refuse(*_):
         raise OSError(errno.EIO, "Input/output error")
 
     for name in ("_write", "_sync", "_rename"):
         with monkeypatch.context() as patch, pytest.raises(StorageError, match="Input/output error"):
-            patch.setattr(atomic, name, refuse)
-            atomic.write_file(file, [b"new ", b"content"])
+            patch.setattr(files, name, refuse)
+            files.write_file(file, [b"new ", b"content"])
         assert file.read_bytes() == b"old"
         assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
-    atomic.write_file(file, [b"new ", memoryview(b"content")])
+    files.write_file(file, [b"new ", memoryview(b"content")])
     assert file.read_bytes() == b"new content"
 
 

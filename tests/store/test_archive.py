@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
+from genius import files
 from genius.errors import BadData, BadInput, IndexMismatch
-from genius.store import atomic
 from genius.store.archive import export_lines, export_tar
 from genius.store.check import check
 from genius.store.importing import import_file
@@ -31,7 +31,7 @@ def filled(index, record, tmp_path):
 
 
 def write(file, chunks):
-    atomic.write_file(file, chunks)
+    files.write_file(file, chunks)
     return file
 
 

@@ -131,7 +131,7 @@ def _write(file: Path, numbers: Path | None, results: list[Results], frontier: d
     """The report in Markdown with its pictures beside it; nothing of the data itself is in them."""
     from genius.evaluate.frontier_tables import judged_by_all
     from genius.evaluate.writeup import Document, writeup
-    from genius.store.atomic import write_file
+    from genius.files import write_file
 
     frontier = judged_by_all(frontier, results[0].as_json())  # of the universal pool
     frontiers, ablations, kept = [frontier], None, {}
@@ -157,9 +157,9 @@ def _write(file: Path, numbers: Path | None, results: list[Results], frontier: d
 def _draw(frontier: dict[str, Any], folder: Path) -> dict[str, str]:
     """Pictures of a frontier in `folder`, times of a CPU as multiples: path beside the report -> caption."""
     from genius.evaluate.frontier_tables import relative
+    from genius.files import storage_errors, write_file
     from genius.plots.frontier import all_of
     from genius.plots.style import png
-    from genius.store.atomic import storage_errors, write_file
 
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)

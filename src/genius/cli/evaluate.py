@@ -150,7 +150,7 @@ def typed() -> str:
 
 def save_json(file: Path, found: Mapping[str, Any]) -> None:
     """`found` as a file that is whole at every moment."""
-    from genius.store.atomic import storage_errors, write_file
+    from genius.files import storage_errors, write_file
 
     with storage_errors(file.parent):
         file.parent.mkdir(parents=True, exist_ok=True)

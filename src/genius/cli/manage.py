@@ -110,7 +110,8 @@ def export(
     vectors: Annotated[bool, typer.Option(help="Write the vectors, if the index keeps them.")] = True,
 ) -> None:
     """Write the whole index into one file: JSON lines, or a tar that holds the images too."""
-    from genius.store import archive, atomic
+    from genius import files
+    from genius.store import archive
     from genius.store.index import Index
 
     if str(to) != "-" and to.suffix not in (".jsonl", ".tar"):
@@ -126,7 +127,7 @@ def export(
             if to.suffix == ".tar"
             else archive.export_lines(index, vectors)
         )
-        atomic.write_file(to, chunks)
+        files.write_file(to, chunks)
     print(to)
 
 

@@ -36,8 +36,8 @@ def plot(
     layout: Annotated[str, typer.Option(help="Layout of the data: mbeir or karpathy.")] = "mbeir",
 ) -> None:
     """Draw what was measured: hit rate by bytes and time, speed by pool size, beams, codes, a map."""
+    from genius.files import storage_errors, write_file
     from genius.plots.report import report
-    from genius.store.atomic import storage_errors, write_file
 
     sections = [_results_section(read_json(file)) for file in results or []]
     sections += [_frontier_section(read_json(file)) for file in frontier or []]

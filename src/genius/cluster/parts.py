@@ -9,9 +9,9 @@ from __future__ import annotations
 from hashlib import blake2b
 from pathlib import Path
 
+from genius import files
 from genius.cluster.wire import Damaged, unpack_batches
 from genius.data.remote import location
-from genius.store import atomic
 from genius.store.records import Amendment, Record
 
 FOLDER = "parts"  # in the index
@@ -32,19 +32,19 @@ class Parts:
     def __init__(self, place: str) -> None:
         self.place = location(place)
         if isinstance(self.place, Path):
-            with atomic.storage_errors(self.place):
+            with files.storage_errors(self.place):
                 self.place.mkdir(parents=True, exist_ok=True)
         else:
-            files, path = self.place.place()
-            files.create_dir(path, recursive=True)  # for those that have folders
+            filesystem, path = self.place.place()
+            filesystem.create_dir(path, recursive=True)  # for those that have folders
 
     def write(self, name: str, data: bytes) -> None:
         """Keep a part, in the place of an older one of that name."""
         if isinstance(self.place, Path):
-            atomic.write_file(self.place / name, [data])
+            files.write_file(self.place / name, [data])
             return
-        files, path = (self.place / name).place()
-        with files.open_output_stream(path) as stream:  # object stores show a file when it is closed
+        filesystem, path = (self.place / name).place()
+        with filesystem.open_output_stream(path) as stream:  # object stores show a file when it is closed
             stream.write(data)
 
     def read(self, name: str) -> Batches | None:
@@ -60,8 +60,8 @@ class Parts:
         if isinstance(self.place, Path):
             (self.place / name).unlink(missing_ok=True)
             return
-        files, path = (self.place / name).place()
-        files.delete_file(path)
+        filesystem, path = (self.place / name).place()
+        filesystem.delete_file(path)
 
     def begin(self, name: str) -> int:
         """How often this part was begun before and not ended; object stores do not count."""

@@ -24,7 +24,7 @@ from genius.evaluate.compare import compare_entries, figures_of
 from genius.evaluate.protocol import RowFigures, mean_over_rows
 from genius.evaluate.results import Results
 from genius.evaluate.variants import Variant
-from genius.store.atomic import storage_errors, write_file
+from genius.files import storage_errors, write_file
 
 SYSTEMS = ("genius", "decoder+codes")
 RECIPE = "recipe.json"

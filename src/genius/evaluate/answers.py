@@ -23,7 +23,7 @@ from genius.evaluate.metrics import NOTHING
 from genius.evaluate.protocol import DEPTH
 from genius.evaluate.results import source_hash
 from genius.evaluate.systems import Found, System
-from genius.store.atomic import storage_errors, write_file
+from genius.files import storage_errors, write_file
 
 # what can change an answer; a new picture or table costs no search
 SOURCES = (

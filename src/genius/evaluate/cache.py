@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from genius.errors import BadInput
-from genius.store.atomic import storage_errors, write_file
+from genius.files import storage_errors, write_file
 
 Key = bytes
 KEY_BYTES = 16

@@ -26,6 +26,7 @@ from genius.encode import distill, mini
 from genius.encode.base import Encoder, FusingEncoder, load_encoder
 from genius.encode.train import Learner
 from genius.errors import BadInput, ModelMismatch
+from genius.files import write_file
 from genius.pipeline.encoder import Shown, Splits, plan_of, teach_mini, train_stage
 from genius.pipeline.vectors import encode_set
 from genius.quantize.model import Quantizer, load_quantizer, save_quantizer
@@ -33,7 +34,6 @@ from genius.quantize.pairs import Pairs, pairs_of
 from genius.quantize.residual import code_sizes
 from genius.quantize.train import Objective, train_quantizer
 from genius.quantize.tune import Tuning
-from genius.store.atomic import write_file
 from genius.training import distributed
 
 console = Console(stderr=True)

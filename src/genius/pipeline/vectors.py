@@ -20,7 +20,7 @@ from genius.data.training_set import TrainingSet
 from genius.encode.base import Array, Encoder, TrainableEncoder
 from genius.encode.decoding import decode
 from genius.errors import BadImage
-from genius.store.atomic import write_file
+from genius.files import write_file
 from genius.training import distributed
 
 IMAGES_AT_ONCE, TEXTS_AT_ONCE = 4096, 16_384  # of one file

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from genius.store import atomic
-from genius.store.atomic import write_durably
-from genius.store.failpoints import failpoint
+from genius import files
+from genius.failpoints import failpoint
+from genius.files import write_durably
 
 AnyArray = NDArray[Any]
 BLOCK = 1 << 16  # bytes per checksum of a large array
@@ -108,11 +108,11 @@ def publish(
 ) -> str:
     """Write generation `number` into `folder` and give it its name; the digest of its manifest."""
     final = generation_folder(folder, number)
-    partial = atomic.new_folder(final)
+    partial = files.new_folder(final)
     try:
         manifest = _fill(partial, {"generation": number, **facts}, arrays, large)
         failpoint("after-cache-write")
-        atomic.publish(partial, final)
+        files.publish(partial, final)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -160,7 +160,7 @@ def numbers(folder: Path) -> list[int]:
 def delete_others(folder: Path, keep: int) -> None:
     """Delete every generation but `keep`, except those a reader still holds; leftovers of crashes go too."""
     for entry in folder.iterdir():
-        if entry.name.startswith("generation-") and entry.name.endswith(atomic.TEMPORARY):
+        if entry.name.startswith("generation-") and entry.name.endswith(files.TEMPORARY):
             shutil.rmtree(entry, ignore_errors=True)
     for number in numbers(folder):
         if number == keep:

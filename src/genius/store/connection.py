@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from genius import files
 from genius.errors import IndexCorrupt, IndexLocked, IndexMismatch, IndexNotFound, StorageError
-from genius.store import atomic, schema
+from genius.store import schema
 
 NAME = "index.sqlite"
 
 
 def create(file: Path, settings: Mapping[str, Any]) -> None:
     """Make an empty truth with these settings; the file appears whole or not at all."""
-    partial = file.with_name(file.name + atomic.TEMPORARY)
-    with atomic.storage_errors(file):
+    partial = file.with_name(file.name + files.TEMPORARY)
+    with files.storage_errors(file):
         partial.unlink(missing_ok=True)
     with sqlite_errors(file):
         connection = sqlite3.connect(partial, isolation_level=None)
@@ -33,7 +34,7 @@ def create(file: Path, settings: Mapping[str, Any]) -> None:
             connection.execute("PRAGMA journal_mode = WAL")  # kept in the file, so opening writes nothing
         finally:
             connection.close()
-    atomic.publish(partial, file)
+    files.publish(partial, file)
 
 
 def connect(file: Path) -> sqlite3.Connection:

@@ -11,8 +11,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from genius import files
 from genius.errors import BadData, BadInput
-from genius.store import archive, atomic
+from genius.store import archive
 from genius.store.connection import NAME
 from genius.store.index import Index
 from genius.store.records import Record
@@ -63,13 +64,13 @@ def _unpacked(
     for member in members:
         kind = member.name.split("/")[0]
         if kind == archive.FILES:
-            with atomic.storage_errors(place):
+            with files.storage_errors(place):
                 place.mkdir(exist_ok=True)
             data = _content(opened, member)
             # named by its content: the archive's own name leads nowhere, and a second import changes nothing
             target = place / (blake2b(data, digest_size=16).hexdigest() + _suffix(member.name))
             if not target.exists():
-                atomic.write_file(target, [data])
+                files.write_file(target, [data])
             written[member.name] = str(target)
         elif kind == archive.ITEMS:
             lines = _content(opened, member).splitlines()

@@ -11,11 +11,12 @@ from uuid import uuid4
 
 import numpy as np
 
+from genius import files
 from genius.errors import BadInput, IndexLocked, IndexMismatch, StorageError
-from genius.store import arrays, atomic, schema
+from genius.failpoints import failpoint
+from genius.store import arrays, schema
 from genius.store.arrays import AnyArray, CacheDamaged, Generation, Stream
 from genius.store.connection import NAME, create
-from genius.store.failpoints import failpoint
 from genius.store.lock import WriterLock
 from genius.store.records import (
     Amendment,
@@ -72,7 +73,7 @@ class Index:
 
         `notes` are further settings to keep: plain values, under names of their own.
         """
-        with atomic.storage_errors(folder):
+        with files.storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         with WriterLock(folder / LOCK):
             if (folder / NAME).exists() or (folder / REPAIRED).exists():

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from genius.errors import IndexLocked
-from genius.store.atomic import storage_errors
+from genius.files import storage_errors
 
 
 class WriterLock:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from genius import files
 from genius.errors import IndexCorrupt, IndexMismatch
-from genius.store import atomic
+from genius.failpoints import failpoint
 from genius.store.arrays import MANIFEST, generation_folder, numbers
 from genius.store.connection import NAME, connect, create, sqlite_errors
-from genius.store.failpoints import failpoint
 from genius.store.records import checksum
 
 REPAIRED = "repaired.sqlite"  # a mended truth that is about to take the place of the damaged one
@@ -54,8 +54,8 @@ class Lost:
 def repair_truth(folder: Path) -> Salvage:
     """Put every readable item into a new truth and set the damaged one aside; holds no lock itself."""
     salvage = Salvage()
-    work = folder / ("salvage" + atomic.TEMPORARY)
-    with atomic.storage_errors(work):
+    work = folder / ("salvage" + files.TEMPORARY)
+    with files.storage_errors(work):
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
         for ending in ("", "-wal"):
@@ -70,7 +70,7 @@ def repair_truth(folder: Path) -> Salvage:
     finally:
         shutil.rmtree(work, ignore_errors=True)
     failpoint("before-repair-swap")
-    with atomic.storage_errors(folder):
+    with files.storage_errors(folder):
         salvage.damaged = _free_name(folder / "damaged.sqlite")
         (folder / NAME).replace(salvage.damaged)
     failpoint("during-repair-swap")
@@ -80,11 +80,11 @@ def repair_truth(folder: Path) -> Salvage:
 
 def finish_repair(folder: Path) -> None:
     """Give a mended truth its name after the damaged one has gone; the caller holds the writer's lock."""
-    with atomic.storage_errors(folder):
+    with files.storage_errors(folder):
         for ending in ("-wal", "-shm"):
             # Left in place, the old journal would be replayed onto the new file.
             (folder / (NAME + ending)).unlink(missing_ok=True)
-    atomic.publish(folder / REPAIRED, folder / NAME)
+    files.publish(folder / REPAIRED, folder / NAME)
 
 
 def _open_damaged(file: Path) -> sqlite3.Connection:
@@ -126,7 +126,7 @@ def _transplant_head(file: Path) -> None:
 
 def _copy(source: sqlite3.Connection, folder: Path, salvage: Salvage) -> None:
     settings = _settings(source, folder)
-    partial = folder / (REPAIRED + atomic.TEMPORARY)
+    partial = folder / (REPAIRED + files.TEMPORARY)
     partial.unlink(missing_ok=True)
     create(partial, settings)
     lost = Lost(_ids(source))
@@ -149,7 +149,7 @@ def _copy(source: sqlite3.Connection, folder: Path, salvage: Salvage) -> None:
         finally:
             target.close()
     salvage.lost.extend(lost.names())
-    atomic.publish(partial, folder / REPAIRED)
+    files.publish(partial, folder / REPAIRED)
 
 
 def _rows(source: sqlite3.Connection, lost: Lost) -> Iterator[tuple[Any, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from genius.store.failpoints import failpoint
+from genius.failpoints import failpoint
 
 APPLICATION = 0x47454E53  # "GENS": tells our files from other people's
 VERSION = 2

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from genius.failpoints import failpoint
 from genius.store import schema
 from genius.store.connection import connect, corrupt, sqlite_errors
-from genius.store.failpoints import failpoint
 from genius.store.records import MODALITIES, Amendment, Known, Record, Rows, Segment, Stamp, checksum
 from genius.types import Modality
 

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all; beside SQLite, all files of an index are written here."""
+"""Atomic, durable writes of files and folders: temporary name, fsync, rename, fsync of the parent folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from genius.errors import StorageError
-from genius.store.failpoints import failpoint
+from genius.failpoints import failpoint
 
 Bytes = bytes | memoryview
 TEMPORARY = ".partial"  # ending of names that are not published yet
