@@ -38,7 +38,7 @@ def write_file(path: Path, chunks: Iterable[Bytes]) -> None:
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
-        _sync_folder(path.parent)
+        _sync_path(path.parent)
 
 
 def write_durably(path: Path, chunks: Iterable[Bytes]) -> None:
@@ -68,12 +68,36 @@ def new_folder(path: Path) -> Path:
 def publish(partial: Path, path: Path) -> None:
     """Give the filled `partial` (file or folder) its name `path`, durably."""
     with storage_errors(path):
-        if partial.is_dir():
-            _sync_folder(partial)
+        _sync_path(partial)
         failpoint("before-rename")
         _rename(partial, path)
         failpoint("after-rename")
-        _sync_folder(path.parent)
+        _sync_path(path.parent)
+
+
+@contextmanager
+def write_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder to fill; on leaving, its files appear in `folder` whole, on an error not at all.
+
+    A new `folder` appears at once; in an existing one files are replaced one by one and all others stay.
+    """
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    with storage_errors(folder):
+        try:
+            partial.mkdir(parents=True)
+            yield partial
+            written = sorted(file for file in partial.rglob("*") if file.is_file())
+            for file in written:
+                _sync_path(file)
+            if not folder.exists():
+                publish(partial, folder)
+                return
+            for file in written:
+                target = folder / file.relative_to(partial)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                publish(file, target)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def _write(handle: int, data: memoryview) -> int:
@@ -88,8 +112,9 @@ def _rename(source: Path, target: Path) -> None:
     source.replace(target)
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def _sync_path(path: Path) -> None:
+    """fsync a file, or the names inside a folder."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         _sync(handle)
     finally:

@@ -161,7 +161,7 @@ def _refuse_strangers(
         return
     if (decoder["dim"], tuple(decoder["sizes"])) != (quantizer.dim, tuple(quantizer.sizes)):
         raise ModelMismatch(f"{folder}: decoder and quantizer differ in their codes: train the decoder again")
-    from genius.encode.weights import check_readable
+    from genius.weights import check_readable
 
     check_readable(folder / DECODER)
 

@@ -32,7 +32,7 @@ NEEDLESS = {
 PROBE = """
 import json, sys
 from genius import cli
-from genius.encode import weights
+from genius import weights
 read, real = [], weights.read_tensors
 def noted(file):
     read.append(file.name)

@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from genius.encode.weights import load_weights, read_pickled_weights, read_tensors, save_weights
 from genius.errors import ModelMismatch, ModelNotFound, StorageError
+from genius.weights import load_weights, read_pickled_weights, read_tensors, save_weights
 
 
 class RunsCode:
@@ -195,7 +195,7 @@ FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
 import torch
-from genius.encode.weights import save_weights
+from genius.weights import save_weights
 from genius.errors import StorageError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))

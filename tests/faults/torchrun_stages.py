@@ -16,12 +16,12 @@ from genius.decode.initial import fresh_decoder
 from genius.decode.model import DecoderShape
 from genius.decode.targets import Softness
 from genius.decode.train import Lesson, train_decoder
-from genius.encode.weights import save_weights
 from genius.quantize.fusion import PRESETS
 from genius.quantize.model import Quantizer
 from genius.quantize.train import Objective, train_quantizer
 from genius.training import distributed
 from genius.training.schedule import Plan
+from genius.weights import save_weights
 
 PRESETS["small"] = (24, 32)
 SIZES = (3, 16, 16)

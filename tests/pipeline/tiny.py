@@ -157,7 +157,7 @@ class Toy:
         return out((read * there).sum(1))
 
     def save(self, folder: Path) -> None:
-        from genius.encode.weights import save_weights
+        from genius.weights import save_weights
 
         save_weights(self.module.state_dict(), folder / "toy.safetensors")
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from genius.encode.weights import save_weights
 from genius.errors import BadInput, ModelMismatch, TrainingStopped
 from genius.training.journal import read_log
 from genius.training.loop import run
 from genius.training.schedule import Plan, generator_for
+from genius.weights import save_weights
 
 PLAN = Plan(steps=24, batch=8, rate=0.05, warmup=4, weight_decay=0.1, check_every=6)
 

@@ -21,9 +21,9 @@ from torch import Tensor
 from genius.decode.model import SPECIAL_ROWS, Decoder, DecoderShape
 from genius.decode.published_quantizer import quantizer_from_released
 from genius.decode.weights import save_decoder
-from genius.encode.weights import check_fit, read_pickled_weights
 from genius.errors import ModelMismatch, StorageError
 from genius.quantize.model import save_quantizer
+from genius.weights import check_fit, read_pickled_weights
 
 MODEL = "model.toml"
 T5 = "id_generator."

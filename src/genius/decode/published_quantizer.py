@@ -11,10 +11,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from genius.encode.weights import check_fit
 from genius.errors import ModelMismatch
 from genius.quantize.fusion import PRESETS
 from genius.quantize.model import Quantizer
+from genius.weights import check_fit
 
 FUSION = "encoder."
 LEVEL = "residual_rq.layers.{}._codebook."

@@ -20,12 +20,12 @@ from genius.decode.plain_beam import CodePool, best_items, hit_rates
 from genius.decode.rivals import Rivals, line_up, list_loss
 from genius.decode.targets import Softness, SoftTargets, level_losses, mean_nearest
 from genius.decode.vectors import QueryVectors, chunks, encode_items
-from genius.encode.weights import fingerprint_tensors
 from genius.errors import BadInput
 from genius.quantize.model import Quantizer
 from genius.quantize.pairs import Pairs
 from genius.training.loop import Result, run
 from genius.training.schedule import Plan, generator_for
+from genius.weights import fingerprint_tensors
 
 
 @dataclass(frozen=True, slots=True)

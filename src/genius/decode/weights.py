@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from genius.decode.model import Decoder, DecoderShape
-from genius.encode.weights import load_weights, save_weights
 from genius.errors import ModelMismatch
+from genius.weights import load_weights, save_weights
 
 FILE = "decoder.safetensors"
 

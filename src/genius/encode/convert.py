@@ -17,8 +17,8 @@ from torch import Tensor
 from genius.encode.feature_fusion import create
 from genius.encode.preprocess import Preprocess
 from genius.encode.pretrained import find_folder, load_tokenizer, save_folder
-from genius.encode.weights import check_fit, read_pickled_weights, save_weights
 from genius.errors import BadInput, ModelMismatch, ModelNotFound
+from genius.weights import check_fit, read_pickled_weights, save_weights
 
 PREFIX = "clip_model."
 TOKENIZER = "openai/clip-vit-large-patch14"  # all of OpenAI's CLIPs share it

@@ -22,8 +22,9 @@ from genius.encode import blip, clip
 from genius.encode.base import Array
 from genius.encode.preprocess import Preprocess
 from genius.encode.pretrained import TwoTowers, find_folder
-from genius.encode.weights import fingerprint_tensors, load_weights, save_weights, written_folder
 from genius.errors import BadInput, ModelMismatch, ModelNotFound
+from genius.files import write_folder
+from genius.weights import fingerprint_tensors, load_weights, save_weights
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -155,7 +156,7 @@ class FeatureFusionEncoder:
 
     def save(self, folder: Path) -> None:
         """Write everything that loading needs: all of it or nothing."""
-        with written_folder(folder) as new:
+        with write_folder(folder) as new:
             self.towers.save(new / FOLDER)
             save_weights(self.fusion.state_dict(), new / WEIGHTS)
             table = {"kind": self.kind, **asdict(self.fusion.shape)}

@@ -21,15 +21,15 @@ from genius.encode.base import Array
 from genius.encode.efficientnet import ImageTower, fold_norms, scale_pixels
 from genius.encode.minilm import VOCABULARY, TextTower, piece_ids
 from genius.encode.preprocess import Preprocess
-from genius.encode.weights import (
+from genius.errors import ModelMismatch, ModelNotFound
+from genius.files import write_folder
+from genius.weights import (
     check_fit,
     fingerprint,
     read_tensors,
     save_weights,
     shapes_only,
-    written_folder,
 )
-from genius.errors import ModelMismatch, ModelNotFound
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -123,7 +123,7 @@ class MiniEncoder:
         """Weights (norms folded, packed) and tokenizer into `folder`: all of it or nothing."""
         state = {f"image.{name}": value for name, value in fold_norms(self.module.image).state_dict().items()}
         state |= {f"text.{name}": value for name, value in self.module.text.state_dict().items()}
-        with written_folder(folder) as new:
+        with write_folder(folder) as new:
             save_weights(pack(state), new / WEIGHTS)
             self.tokenizer.save(str(new / TOKENIZER))
 

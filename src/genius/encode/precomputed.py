@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 
 from genius.encode.base import Array
-from genius.encode.weights import check_readable, refuse_pickle
 from genius.errors import BadData, BadInput, ModelNotFound
+from genius.weights import check_readable, refuse_pickle
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -22,15 +22,15 @@ from torch import Tensor, nn
 
 from genius.encode.base import Array
 from genius.encode.preprocess import Preprocess, read_preprocess
-from genius.encode.weights import (
+from genius.errors import BadInput, ModelMismatch, ModelNotFound
+from genius.files import write_folder
+from genius.weights import (
     PICKLES,
     check_readable,
     fingerprint_tensors,
     refuse_not_finite,
     save_weights,
-    written_folder,
 )
-from genius.errors import BadInput, ModelMismatch, ModelNotFound
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -140,7 +140,7 @@ def save_folder(
     folder: Path, config: Any, tensors: Mapping[str, Tensor], tokenizer: Any, preprocess: Preprocess
 ) -> None:
     """Write a model as transformers reads it: all of it or nothing."""
-    with written_folder(folder) as new:
+    with write_folder(folder) as new:
         config.save_pretrained(new)
         save_weights(tensors, new / "model.safetensors", {"format": "pt"})
         tokenizer.save_pretrained(new)

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load as load_safetensors
 from torch import Tensor, nn
 
-from genius.encode.weights import read_pickled_weights
 from genius.errors import BadInput, MissingExtra, ModelMismatch
+from genius.weights import read_pickled_weights
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)

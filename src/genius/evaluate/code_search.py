@@ -96,6 +96,6 @@ class CodeSearch:
 
 
 def _weights_of(decoder: Decoder) -> str:
-    from genius.encode.weights import fingerprint_tensors
+    from genius.weights import fingerprint_tensors
 
     return fingerprint_tensors(decoder.state_dict())

@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from genius.encode.weights import load_weights, save_weights
 from genius.errors import ModelMismatch
 from genius.quantize.fusion import Fusion
 from genius.quantize.residual import ResidualQuantizer
+from genius.weights import load_weights, save_weights
 
 FILE = "quantizer.safetensors"
 ROWS_AT_ONCE = 8192  # vectors that go through the fusion together

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from genius.encode.weights import check_fit, fingerprint_tensors, read_tensors, save_weights
 from genius.errors import BadInput, TrainingStopped
 from genius.quantize.codebooks import MovingAverage, start_codebooks
 from genius.quantize.health import LEAST_PURITY, LEAST_USAGE, Health, measure
@@ -32,6 +31,7 @@ from genius.training.contrastive import contrastive_loss
 from genius.training.distributed import is_main, same_everywhere, seen_by_all, wait_for_all
 from genius.training.loop import Result, run
 from genius.training.schedule import Plan, generator_for, trainable
+from genius.weights import check_fit, fingerprint_tensors, read_tensors, save_weights
 
 NAME = "quantizer"
 HEALTH_SAMPLE = 50_000  # items and queries whose codes are looked at

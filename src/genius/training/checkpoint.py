@@ -11,8 +11,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from genius.encode.weights import check_fit, read_tensors, save_weights
 from genius.errors import ModelMismatch
+from genius.weights import check_fit, read_tensors, save_weights
 
 MODULE = "module."
 OPTIMISER = "optimiser."

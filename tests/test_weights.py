@@ -7,14 +7,14 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from genius.encode.weights import (
+from genius.files import write_folder
+from genius.weights import (
     fingerprint,
     fingerprint_tensors,
     load_weights,
     read_pickled_weights,
     read_tensors,
     save_weights,
-    written_folder,
 )
 
 
@@ -109,21 +109,21 @@ def test_pickled_weights_are_unwrapped(tmp_path: Path, zipped: bool) -> None:
 
 def test_a_folder_appears_whole_or_not_at_all_and_other_files_stay(tmp_path: Path) -> None:
     folder = tmp_path / "model"
-    with pytest.raises(RuntimeError), written_folder(folder) as new:
+    with pytest.raises(RuntimeError), write_folder(folder) as new:
         (new / "a").write_text("half")
         raise RuntimeError
     assert not list(tmp_path.iterdir())
 
-    with written_folder(folder) as new:
+    with write_folder(folder) as new:
         (new / "a").write_text("one")
         assert not folder.exists()
     (folder / "card.md").write_text("mine")
-    with pytest.raises(RuntimeError), written_folder(folder) as new:
+    with pytest.raises(RuntimeError), write_folder(folder) as new:
         (new / "a").write_text("half")
         raise RuntimeError
     assert (folder / "a").read_text() == "one"
 
-    with written_folder(folder) as new:
+    with write_folder(folder) as new:
         (new / "a").write_text("two")
         (new / "inner").mkdir()
         (new / "inner" / "b").write_text("three")

@@ -1,4 +1,4 @@
-"""The one way weights are read and written: safetensors, strict and whole.
+"""Weights on disk: safetensors, read and written whole, every key checked.
 
 A file that does not fit, is damaged or holds NaN is refused with the keys named; nothing in it is ever run.
 Pickled files are read by `read_pickled_weights` alone, which is for converters.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
-import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,7 +22,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from genius.errors import ModelMismatch, ModelNotFound, StorageError
+from genius.errors import ModelMismatch, ModelNotFound
+from genius.files import publish, storage_errors
 
 PICKLES = frozenset({".pth", ".pt", ".pkl", ".pickle", ".bin", ".ckpt"})
 _PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
@@ -84,23 +84,20 @@ def save_weights(
 ) -> None:
     """Write safetensors: all of it or nothing, on the disk when this returns. NaN and Inf are refused."""
     refuse_not_finite(tensors, f"not written to {file}:")
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.part")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        temporary.touch()
-        mode = temporary.stat().st_mode  # as the user's umask wants it; safetensors would make it private
-        save_file(_unshared(tensors), temporary, metadata=dict(metadata) if metadata else None)
-        temporary.chmod(mode)
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        temporary.replace(file)
-        sync_folder(file.parent)
-    except (OSError, SafetensorError) as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise StorageError(
-            f"cannot write {file} ({error}): free some room or choose another folder"
-        ) from None
+    partial = file.with_name(f".{file.name}.{os.getpid()}.part")
+    with storage_errors(file):
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            partial.touch()
+            mode = partial.stat().st_mode  # the user's umask; safetensors would make the file private
+            save_file(_unshared(tensors), partial, metadata=dict(metadata) if metadata else None)
+            partial.chmod(mode)
+            publish(partial, file)
+        except SafetensorError as error:
+            raise OSError(str(error)) from error
+        finally:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
 
 
 class _Unfilled(TorchFunctionMode):
@@ -197,46 +194,6 @@ def fingerprint_tensors(tensors: Mapping[str, Tensor], notes: Iterable[str] = ()
 
 def _damaged(file: Path, error: Exception) -> ModelMismatch:
     return ModelMismatch(f"{file} is damaged or no safetensors file ({error}): fetch or make it again")
-
-
-@contextmanager
-def written_folder(folder: Path) -> Iterator[Path]:
-    """A temporary folder to fill; on leaving, its files appear in `folder` whole, on an error not at all.
-
-    A new `folder` appears at once; in an old one the files are replaced one by one and all others stay.
-    """
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.part")
-    try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        files = sorted(file for file in temporary.rglob("*") if file.is_file())
-        for file in files:
-            with file.open("rb") as written:
-                os.fsync(written.fileno())
-        if not folder.exists():
-            temporary.rename(folder)
-        else:
-            for file in files:
-                target = folder / file.relative_to(temporary)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                file.replace(target)
-                sync_folder(target.parent)
-        sync_folder(folder.parent)
-    except OSError as error:
-        raise StorageError(
-            f"cannot write {folder} ({error}): free some room or choose another folder"
-        ) from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames inside `folder` durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _empty_dict(*_args: object) -> dict[object, object]:
