@@ -36,8 +36,8 @@ import numpy as np
 from PIL import Image
 
 from genius import Client
-from genius.cluster.indexing import Outcome, index_on_cluster
-from genius.cluster.serving import Plan, deploy
+from genius.cluster.indexing import ClusterRun, index_on_cluster
+from genius.cluster.serving import Deployment, deploy
 from genius.data.tables import read_items
 from genius.engine import Engine
 from genius.pool.adding import Added
@@ -116,7 +116,7 @@ def plain(source: Path, folder: Path, model: str) -> Rate:
 def on_cluster(source: Path, folder: Path, model: str, workers: int) -> Rate:
     watch = Watch()
 
-    def tell(outcome: Outcome) -> None:
+    def tell(outcome: ClusterRun) -> None:
         watch.note(outcome.added.done, sum(share.processor for share in outcome.workers.values()))
 
     with Engine.create(folder, model) as engine:
@@ -189,7 +189,7 @@ def serving(index: Path, seconds: float, rounds: int) -> dict[str, Any]:
             for kind, way in SEARCHES.items():
                 rates[kind]["one process"].append(under_load(url, seconds, way, b"nobody"))
         for name, count in (("1 replica", 1), ("2 replicas", 2)):
-            url = deploy(Plan(str(index), replicas=count, limits=Limits(search_s=120.0)), port)
+            url = deploy(Deployment(str(index), replicas=count, limits=Limits(search_s=120.0)), port)
             port = int(url.rpartition(":")[2])
             for kind, way in SEARCHES.items():
                 title = b"ray::ServeReplica:genius:replicas"

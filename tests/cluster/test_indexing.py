@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("ray", reason="a cluster needs the extra `cluster`")
 
 from genius.cluster.indexing import index_on_cluster
-from genius.cluster.parts import Parts
+from genius.cluster.parts import PartStore
 from genius.engine import Engine
 from genius.errors import BadInput
 from genius.types import Item
@@ -115,7 +115,7 @@ def test_a_source_that_cannot_be_read_ends_the_run(ray, model, sources, tmp_path
 
 
 def test_parts_are_there_whole_or_not_at_all(tmp_path: Path) -> None:
-    parts = Parts(str(tmp_path / "parts"))
+    parts = PartStore(str(tmp_path / "parts"))
     assert parts.read("nothing.part") is None
     parts.write("some.part", b"no table")
     assert parts.read("some.part") is None
@@ -127,11 +127,11 @@ def test_what_ends_every_worker_is_left_out(tmp_path: Path, monkeypatch) -> None
     """A worker begins a part that ended others before it: it does not read it, but names it."""
     from genius.cluster import encoding
     from genius.cluster.parts import part_name
-    from genius.cluster.reading import Source
+    from genius.cluster.reading import SourceSpec
 
-    worker = object.__new__(encoding.Worker)
-    worker.parts = Parts(str(tmp_path / "parts"))
-    worker.job = encoding.Job("m", "f" * 64, "cpu", True, "", (Source("s", "s"),), None)
+    worker = object.__new__(encoding.EncodingWorker)
+    worker.parts = PartStore(str(tmp_path / "parts"))
+    worker.job = encoding.EncodingJob("m", "f" * 64, "cpu", True, "", (SourceSpec("s", "s"),), None)
     for before in range(encoding.ATTEMPTS):
         assert worker.parts.begin(part_name("s", 0, "f" * 64, True)) == before
     done = worker._part({"source": 0, "number": 0}, [[Item("bad", text="x")]])

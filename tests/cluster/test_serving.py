@@ -20,7 +20,7 @@ import pytest
 pytest.importorskip("ray", reason="a cluster needs the extra `cluster`")
 
 from genius import Client, Item
-from genius.cluster.serving import Plan, deploy, withdraw
+from genius.cluster.serving import Deployment, deploy, withdraw
 from genius.engine import Engine
 from genius.errors import IndexNotFound
 from genius.serve.limits import Limits
@@ -49,7 +49,7 @@ def index(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def url(ray: Any, index: Path) -> Iterator[str]:
     """The index on two replicas, its vectors with two holders."""
-    address = deploy(Plan(str(index), **PLAN), 0)
+    address = deploy(Deployment(str(index), **PLAN), 0)
     yield address
     ray_serve().shutdown()
 
@@ -204,7 +204,7 @@ def test_a_new_index_takes_the_place_of_the_old_one_under_load(ray, url, index, 
     with Load(url, threads=2) as load:
         wait(lambda: len(load.answers) > 5)
         port = int(url.rpartition(":")[2])
-        assert deploy(Plan(str(tmp_path / "new"), **PLAN), port) == url
+        assert deploy(Deployment(str(tmp_path / "new"), **PLAN), port) == url
         so_far = len(load.answers)
         wait(lambda: len(load.answers) > so_far + 10)
     known = [answer for answer in load.answers if answer[0] != 404]  # `like` names an item of the old index
@@ -219,4 +219,4 @@ def test_it_can_be_withdrawn(ray, url, tmp_path):
     withdraw()
     assert call(url, "/healthz")[0] == 404
     with pytest.raises(IndexNotFound, match="genius index PATH --to"):
-        deploy(Plan(str(tmp_path / "nothing")), 0)
+        deploy(Deployment(str(tmp_path / "nothing")), 0)

@@ -111,7 +111,7 @@ def live(engine: Engine, limits: Limits | None = None, **options: Any) -> Iterat
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:
-        wait_until(lambda: server.config.app.state.library.status == "ready")
+        wait_until(lambda: server.config.app.state.backend.status == "ready")
         yield Live(f"http://{host}:{port}", host, port, engine, server)
     finally:
         server.should_exit = True

@@ -220,7 +220,7 @@ def test_one_bad_query_spoils_no_other(engine, kit):
             return original(queries, *args, **options)
 
         engine.results = slow
-        waiting = client.app.state.library.metrics.waiting
+        waiting = client.app.state.backend.metrics.waiting
         asks = [some.submit(client.post, "/v1/search", json={"text": t, "want": "image"}) for t in texts]
         kit.wait_until(lambda: sum(taken) + waiting._value.get() == len(texts))
         gate.set()

@@ -62,7 +62,7 @@ def test_an_endless_request_is_refused_at_the_cap(serving, kit):
                 assert sent < 100 * MB
             status, _, _ = kit.answer(line)
         assert status == 413
-        held = live.server.config.app.state.library.metrics.held
+        held = live.server.config.app.state.backend.metrics.held
         kit.wait_until(lambda: held._value.get() == 0)
 
 
@@ -125,7 +125,7 @@ def test_two_hundred_searches_at_once(engine, serving, kit):
     head = search_head(kit, f"Content-Length: {len(body)}", "Connection: close")
     with serving(Limits(waiting=20, batch=8)) as live, ThreadPoolExecutor(200) as many:
         answers = list(many.map(lambda _: live.ask(head, body, 30), range(200)))
-        metrics = live.server.config.app.state.library.metrics
+        metrics = live.server.config.app.state.backend.metrics
         kit.wait_until(lambda: metrics.waiting._value.get() == metrics.held._value.get() == 0)
     statuses = [status for status, _, _ in answers]
     assert set(statuses) == {200, 429} and statuses.count(200) >= 20
@@ -144,7 +144,7 @@ def test_more_requests_than_allowed(engine, serving, kit):
     with serving(Limits(requests=3)) as live, ThreadPoolExecutor(3) as some:
         engine.results = lambda *args, **options: gate.wait(10) and original(*args, **options)
         waiting = [some.submit(live.ask, head, body) for _ in range(3)]
-        active = live.server.config.app.state.library.metrics.active
+        active = live.server.config.app.state.backend.metrics.active
         kit.wait_until(lambda: active._value.get() == 3)
         status, headers, _ = live.ask(kit.head("GET", "/healthz"))
         assert status == 503 and headers["retry-after"] == "1"
@@ -172,8 +172,8 @@ def test_changes_wait_in_a_bounded_queue(engine, serving, kit):
     head = kit.head("DELETE", "/v1/items/red", "Connection: close")
     with serving(Limits(writes=2)) as live, ThreadPoolExecutor(2) as some:
         waiting = [some.submit(live.ask, head) for _ in range(2)]
-        library = live.server.config.app.state.library
-        kit.wait_until(lambda: library._writing == 2)
+        backend = live.server.config.app.state.backend
+        kit.wait_until(lambda: backend._writing == 2)
         assert live.ask(head)[0] == 429
         gate.set()
         assert sorted(one.result()[0] for one in waiting) == [200, 404]

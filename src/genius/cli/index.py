@@ -134,7 +134,7 @@ def _index_on_cluster(
     from genius.cluster.session import ray_module
 
     ray_module()  # or a line that says what to install
-    from genius.cluster.indexing import Outcome, index_on_cluster
+    from genius.cluster.indexing import ClusterRun, index_on_cluster
 
     sources = [
         (os.path.abspath(place) if isinstance(place, Path) else str(place), _resolved(place),  # noqa: PTH100
@@ -145,7 +145,7 @@ def _index_on_cluster(
 
     with progress(total, f"index on {cluster}") as done:
 
-        def tell(outcome: Outcome) -> None:
+        def tell(outcome: ClusterRun) -> None:
             done(outcome.added.done)
 
         outcome = index_on_cluster(

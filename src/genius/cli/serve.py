@@ -55,9 +55,9 @@ def serve(
     run.check_key(host, key)
     limits = Limits(beam=max_beam, hits=max_hits, body=max_megabytes * MB, search_s=max_seconds)
     if cluster is not None:
-        plan = {"replicas": replicas, "shards": vector_shards, "device": device, "host": host, "key": key}
-        plan |= {"folder": str(folder), "origins": tuple(allow_origin or ()), "limits": limits}
-        _serve_on_cluster(cluster, plan, port, stop)
+        values = {"replicas": replicas, "shards": vector_shards, "device": device, "host": host, "key": key}
+        values |= {"folder": str(folder), "origins": tuple(allow_origin or ()), "limits": limits}
+        _serve_on_cluster(cluster, values, port, stop)
         return
     with Engine.open(folder, device=device) as engine:
         log_to(level=logging.WARNING if quiet else logging.INFO)
@@ -73,13 +73,13 @@ def _serve_on_cluster(address: str, values: dict[str, Any], port: int, stop: boo
     from genius.cluster.session import LOCAL, connected, ray_module
 
     ray_module("ray.serve")  # or a line that says what to install
-    from genius.cluster.serving import Plan, served, withdraw
+    from genius.cluster.serving import Deployment, deployed, withdraw
 
     if stop:
         with connected(address):
             withdraw()
         return
-    with served(Plan(**values), address, port) as url:
+    with deployed(Deployment(**values), address, port) as url:
         if address != LOCAL:
             say(f"the cluster serves {values['folder']} at {url}; --stop ends it")
             return

@@ -13,8 +13,8 @@ from typing import Any
 
 import ray
 
-from genius.cluster.parts import Parts, part_name
-from genius.cluster.reading import Source
+from genius.cluster.parts import PartStore, part_name
+from genius.cluster.reading import SourceSpec
 from genius.cluster.wire import pack_batches, unpack_items
 from genius.engine import load_model
 from genius.errors import GeniusError, ModelMismatch
@@ -29,7 +29,7 @@ DEADLY = f"one of its part ended {ATTEMPTS} workers: leave out what is damaged, 
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class EncodingJob:
     """What every worker of a run has to know; plain values and the keeper's address."""
 
     model: str
@@ -37,11 +37,11 @@ class Job:
     device: str
     vectors: bool
     parts: str
-    sources: tuple[Source, ...]
+    sources: tuple[SourceSpec, ...]
     keeper: Any
 
 
-class Keeper:
+class KnownItems:
     """Beside the index: tells workers what is stored of items, so that they encode nothing twice."""
 
     def __init__(self, truth: str) -> None:
@@ -52,15 +52,15 @@ class Keeper:
         return self.truth.known(ids)
 
 
-class Worker:
+class EncodingWorker:
     """Encodes one part after the other; Ray makes as many of them as are wanted."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: EncodingJob) -> None:
         self.job = job
         self.model: PoolModel = load_model(job.model, job.device)
         if self.model.fingerprint != job.fingerprint:
             raise ModelMismatch(f"{job.model!r} is another model here than on the machine of the index")
-        self.parts = Parts(job.parts)
+        self.parts = PartStore(job.parts)
         self.readers = ThreadPoolExecutor(READERS)
         self.name = f"{ray.util.get_node_ip_address()}:{os.getpid()}"
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from genius.cluster.parts import FOLDER, Parts
+from genius.cluster.parts import FOLDER, PartStore
 from genius.cluster.session import connected, ray_module
 from genius.data.report import Report
 from genius.errors import BadInput, ClusterError
@@ -27,7 +27,7 @@ TWICE = "listed twice in this run: the first one counts, give every item an id o
 
 
 @dataclass(slots=True)
-class Share:
+class WorkerStats:
     """What one worker did."""
 
     items: int = 0
@@ -42,11 +42,11 @@ class Share:
 
 
 @dataclass(slots=True)
-class Outcome:
+class ClusterRun:
     """What a run on a cluster did."""
 
     added: Added = field(default_factory=Added)
-    workers: dict[str, Share] = field(default_factory=dict)
+    workers: dict[str, WorkerStats] = field(default_factory=dict)
     parts: int = 0
     encoded: int = 0  # items that a model has seen
     seen: list[set[str]] = field(default_factory=list)  # ids of each source, if they were asked for
@@ -62,16 +62,16 @@ def index_on_cluster(
     parts: str | None = None,
     batches: int | None = None,
     note_ids: bool = False,
-    progress: Callable[[Outcome], None] | None = None,
-) -> Outcome:
+    progress: Callable[[ClusterRun], None] | None = None,
+) -> ClusterRun:
     """Add or update all items of `sources` (place, label in the index, patterns to leave out), on Ray.
 
     `workers` is how many models are loaded (default: one for each GPU, or each processor), `gpus` what each
     takes of a GPU (default: one where the cluster has any), `parts` where they keep what is not committed yet
     (default: in the index; every worker must reach it). `progress` is told after every part.
     """
-    outcome = Outcome(seen=[set() for _ in sources] if note_ids else [])
-    kept = Parts(parts or str(index.folder.resolve() / FOLDER))
+    outcome = ClusterRun(seen=[set() for _ in sources] if note_ids else [])
+    kept = PartStore(parts or str(index.folder.resolve() / FOLDER))
     with index.writing(), connected(address, workers) as ray:
         seen = _Seen()
         expected = [0] * len(sources)
@@ -110,18 +110,18 @@ def _rows(
 ) -> Any:
     """The answers of the workers, in the order of the sources' parts, as they come."""
     data = ray_module("ray.data")
-    from genius.cluster.encoding import Job, Keeper, Worker
-    from genius.cluster.reading import BATCHES, Source, Sources
+    from genius.cluster.encoding import EncodingJob, EncodingWorker, KnownItems
+    from genius.cluster.reading import BATCHES, ItemDatasource, SourceSpec
 
     here = ray.get_runtime_context().get_node_id()
     affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(here, soft=False)
-    keepers = ray.remote(num_cpus=0, scheduling_strategy=affinity)(Keeper)
+    keepers = ray.remote(num_cpus=0, scheduling_strategy=affinity)(KnownItems)
     keeper = keepers.remote(str(index.folder.resolve() / NAME))
     there = ray.cluster_resources()
     gpus = (1.0 if there.get("GPU") else 0.0) if gpus is None else gpus
     workers = workers or max(1, int(there["GPU"] / gpus if gpus else there["CPU"]))
-    own = tuple(Source(name, label, tuple(exclude)) for name, label, exclude in sources)
-    job = Job(
+    own = tuple(SourceSpec(name, label, tuple(exclude)) for name, label, exclude in sources)
+    job = EncodingJob(
         model=index.settings["model"],
         fingerprint=index.settings["fingerprint"],
         device="cuda" if gpus else "cpu",
@@ -136,10 +136,10 @@ def _rows(
     context.target_max_block_size = 1  # every part is a task of its own, begun as soon as it is read
     return (
         data.read_datasource(
-            Sources(own, batches or BATCHES), num_cpus=READER_CPUS, override_num_blocks=len(own)
+            ItemDatasource(own, batches or BATCHES), num_cpus=READER_CPUS, override_num_blocks=len(own)
         )
         .map(
-            Worker,
+            EncodingWorker,
             fn_constructor_args=(job,),
             compute=data.ActorPoolStrategy(size=workers),
             num_cpus=WORKER_CPUS,
@@ -149,7 +149,7 @@ def _rows(
     )
 
 
-def _take(index: Index, kept: Parts, facts: dict[str, Any], outcome: Outcome, seen: _Seen) -> None:
+def _take(index: Index, kept: PartStore, facts: dict[str, Any], outcome: ClusterRun, seen: _Seen) -> None:
     """Commit a part, let go of it and count what it did."""
     result = outcome.added
     _tell(result.report, facts)
@@ -173,7 +173,7 @@ def _take(index: Index, kept: Parts, facts: dict[str, Any], outcome: Outcome, se
     for id in again:
         result.report.skip(id, TWICE)
     outcome.encoded += facts["encoded"]
-    share = outcome.workers.setdefault(facts["worker"], Share())
+    share = outcome.workers.setdefault(facts["worker"], WorkerStats())
     share.items += len(facts["ids"])
     share.encoded += facts["encoded"]
     share.seconds += facts["seconds"]

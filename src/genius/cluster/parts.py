@@ -10,7 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from genius import files
-from genius.cluster.wire import Damaged, unpack_batches
+from genius.cluster.wire import DamagedPart, unpack_batches
 from genius.data.remote import location
 from genius.store.records import Amendment, Record
 
@@ -26,7 +26,7 @@ def part_name(source: str, number: int, fingerprint: str, vectors: bool) -> str:
     return f"{digest.hexdigest()}-{number:08d}{SUFFIX}"
 
 
-class Parts:
+class PartStore:
     """A folder of parts, on a disk that all workers share or in an object store."""
 
     def __init__(self, place: str) -> None:
@@ -52,7 +52,7 @@ class Parts:
         try:
             with (self.place / name).open("rb") as stream:
                 return unpack_batches(stream.read())
-        except (OSError, Damaged):
+        except (OSError, DamagedPart):
             return None
 
     def delete(self, name: str) -> None:

@@ -25,7 +25,7 @@ BATCHES = 4  # in a part: enough work to be worth a task, little enough to do ag
 BYTES = 32 * 2**20  # of images inside a source; a part ends with the batch that exceeds it
 
 
-class Source(NamedTuple):
+class SourceSpec(NamedTuple):
     """Something to index: a path or URI, and what to leave out of it."""
 
     name: str  # as it is opened
@@ -33,10 +33,10 @@ class Source(NamedTuple):
     exclude: tuple[str, ...] = ()
 
 
-class Sources(Datasource):  # type: ignore[misc]
+class ItemDatasource(Datasource):  # type: ignore[misc]
     """All sources of one run, in order."""
 
-    def __init__(self, sources: Sequence[Source], size: int = BATCHES) -> None:
+    def __init__(self, sources: Sequence[SourceSpec], size: int = BATCHES) -> None:
         super().__init__()
         self.sources, self.size = list(sources), size
 
@@ -54,11 +54,11 @@ class Sources(Datasource):  # type: ignore[misc]
         ]
 
 
-def _reader(place: int, source: Source, size: int) -> Any:
+def _reader(place: int, source: SourceSpec, size: int) -> Any:
     return lambda: read_parts(place, source, size)
 
 
-def read_parts(place: int, source: Source, size: int = BATCHES) -> Iterator[pa.Table]:
+def read_parts(place: int, source: SourceSpec, size: int = BATCHES) -> Iterator[pa.Table]:
     """The parts of a source, one row each, and a last row without items that says how it ended."""
     report, told = Report(), 0
     number, error = 0, ""

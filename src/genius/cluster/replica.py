@@ -13,16 +13,16 @@ from typing import Any
 from ray.exceptions import RayActorError, RayTaskError
 from ray.serve.exceptions import RayServeException
 
-from genius.cluster.vectors import GatheringEngine
+from genius.cluster.vectors import ShardedEngine
 from genius.engine import Result
 from genius.errors import BadInput, GeniusError, IndexLocked
 from genius.pool.adding import Added
+from genius.serve.backend import EngineBackend, Status
 from genius.serve.batching import Busy
-from genius.serve.library import Library, Status
 from genius.serve.limits import Limits
 from genius.serve.log import LOGGER
 from genius.serve.metrics import Metrics
-from genius.serve.schemas import CodesAnswer, Found, NewItem, SearchAsk
+from genius.serve.schemas import CodesResponse, ItemResponse, NewItem, SearchRequest
 
 READS, WRITES = ("search", "item", "thumbnail", "stats", "codes"), ("add", "remove")
 AGAIN_S = 0.05  # between two attempts
@@ -32,29 +32,29 @@ class Replica:
     """An open index with its model, behind queues; ready when it is made."""
 
     def __init__(self, folder: str, limits: Limits, device: str, writes: bool, *holders: Any) -> None:
-        engine = GatheringEngine.open(folder, device=device)
-        assert isinstance(engine, GatheringEngine)
+        engine = ShardedEngine.open(folder, device=device)
+        assert isinstance(engine, ShardedEngine)
         engine.holders = holders
         self.engine, self.writes = engine, writes
-        self.library = Library(engine, limits, Metrics())
+        self.backend = EngineBackend(engine, limits, Metrics())
         self._begun: asyncio.Task[None] | None = None
-        self.library.warm()
+        self.backend.warm()
 
     async def answer(self, what: str, *arguments: Any) -> Any:
-        """The answer of the library to one of its questions."""
+        """The answer of the backend to one of its questions."""
         await self._begin()
         if what in READS:
-            return await getattr(self.library, what)(*arguments)
+            return await getattr(self.backend, what)(*arguments)
         assert what in WRITES, what
         if not self.writes:
             raise BadInput(
                 "several machines serve this index: change it where it is made, with `genius index`, and "
                 "serve the new one"
             )
-        end = asyncio.get_running_loop().time() + self.library.limits.search_s
+        end = asyncio.get_running_loop().time() + self.backend.limits.search_s
         while True:
             try:
-                return await getattr(self.library, what)(*arguments)
+                return await getattr(self.backend, what)(*arguments)
             except IndexLocked:  # another replica is writing: that takes a moment
                 if asyncio.get_running_loop().time() > end:
                     raise
@@ -63,8 +63,8 @@ class Replica:
     async def check_health(self) -> None:
         """Raise if this replica cannot answer any more; Ray Serve then starts another."""
         await self._begin()
-        if self.library.status != "ready":
-            raise RuntimeError(f"the library is {self.library.status}")
+        if self.backend.status != "ready":
+            raise RuntimeError(f"the backend is {self.backend.status}")
         await asyncio.to_thread(self.engine.index.truth.change)
 
     async def _begin(self) -> None:
@@ -73,12 +73,12 @@ class Replica:
         await asyncio.shield(self._begun)
 
     async def _start(self) -> None:
-        await self.library.start(lambda: None)
-        await self.library.started()
+        await self.backend.start(lambda: None)
+        await self.backend.started()
 
 
-class RemoteLibrary:
-    """A library whose answers come from replicas; what one of them fails to answer, another one is asked."""
+class ReplicaBackend:
+    """A backend whose answers come from replicas; what one of them fails to answer, another one is asked."""
 
     def __init__(self, replicas: Any, limits: Limits, metrics: Metrics) -> None:
         self.limits, self.metrics = limits, metrics
@@ -97,7 +97,7 @@ class RemoteLibrary:
         with suppress(asyncio.CancelledError):
             await self._waiting
 
-    async def search(self, ask: SearchAsk) -> tuple[Result, int]:
+    async def search(self, ask: SearchRequest) -> tuple[Result, int]:
         """The hits of a search, and how many searches were answered together."""
         result, batch = await self._ask("search", ask)
         self.metrics.batch.observe(batch)
@@ -120,9 +120,9 @@ class RemoteLibrary:
         self.metrics.changed.labels("removed").inc(removed)
         return removed
 
-    async def item(self, id: str) -> Found:
+    async def item(self, id: str) -> ItemResponse:
         """An item; raises NotFound."""
-        found: Found = await self._ask("item", id)
+        found: ItemResponse = await self._ask("item", id)
         return found
 
     async def thumbnail(self, id: str, side: int) -> bytes:
@@ -138,9 +138,9 @@ class RemoteLibrary:
         self.metrics.generation.set(facts["generation"])
         return facts
 
-    async def codes(self, prefix: Sequence[int]) -> CodesAnswer:
+    async def codes(self, prefix: Sequence[int]) -> CodesResponse:
         """What shares a prefix of codes."""
-        answer: CodesAnswer = await self._ask("codes", list(prefix))
+        answer: CodesResponse = await self._ask("codes", list(prefix))
         return answer
 
     async def _wait(self) -> None:

@@ -25,7 +25,7 @@ HEALTH_S = 5.0  # between two health checks
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Deployment:
     """What is served, by how many."""
 
     folder: str
@@ -41,32 +41,32 @@ class Plan:
 
 
 @contextmanager
-def served(plan: Plan, address: str, port: int) -> Iterator[str]:
-    """The plan carried out on a cluster; gives the URL. A local cluster ends with the context."""
-    with connected(address, max(os.cpu_count() or 1, plan.replicas)) as ray:
+def deployed(deployment: Deployment, address: str, port: int) -> Iterator[str]:
+    """The index served on a cluster; gives the URL. A local cluster ends with the context."""
+    with connected(address, max(os.cpu_count() or 1, deployment.replicas)) as ray:
         machines = sum(bool(node["Alive"]) for node in ray.nodes())
-        yield deploy(replace(plan, writes=plan.writes and machines == 1), port)
+        yield deploy(replace(deployment, writes=deployment.writes and machines == 1), port)
 
 
-def deploy(plan: Plan, port: int) -> str:
-    """Serve by the plan on the cluster that is connected, in the place of what was served before; the URL.
+def deploy(deployment: Deployment, port: int) -> str:
+    """Serve on the cluster that is connected, in the place of what was served before; the URL.
 
     Returns when all replicas answer.
     """
-    if not (Path(plan.folder) / INDEX).exists():
+    if not (Path(deployment.folder) / INDEX).exists():
         raise IndexNotFound(
-            f"no index in {plan.folder}: make one with `genius index PATH --to {plan.folder}`"
+            f"no index in {deployment.folder}: make one with `genius index PATH --to {deployment.folder}`"
         )
     serve = ray_module("ray.serve")
-    port = port or _free_port(plan.host)
+    port = port or _free_port(deployment.host)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        serve.start(http_options={"host": plan.host, "port": port, "location": "EveryNode"})
+        serve.start(http_options={"host": deployment.host, "port": port, "location": "EveryNode"})
         try:
-            serve.run(_application(serve, plan), name=NAME, route_prefix="/")
+            serve.run(_application(serve, deployment), name=NAME, route_prefix="/")
         except RuntimeError as error:
             raise ClusterError(f"the index is not served: {error}; see Ray's logs, then run again") from None
-    return f"http://{plan.host}:{port}"
+    return f"http://{deployment.host}:{port}"
 
 
 def withdraw() -> None:
@@ -74,58 +74,67 @@ def withdraw() -> None:
     ray_module("ray.serve").delete(NAME)
 
 
-def _application(serve: Any, plan: Plan) -> Any:
+def _application(serve: Any, deployment: Deployment) -> Any:
     """The deployments and how they hang together."""
     from genius.cluster.replica import Replica
-    from genius.cluster.vectors import Holder
+    from genius.cluster.vectors import VectorShard
 
     health = {
         "health_check_period_s": HEALTH_S,
         "health_check_timeout_s": 30,
-        "graceful_shutdown_timeout_s": plan.limits.stop_s,
+        "graceful_shutdown_timeout_s": deployment.limits.stop_s,
         "graceful_shutdown_wait_loop_s": 0.5,
     }
-    folder = str(Path(plan.folder).resolve())
+    folder = str(Path(deployment.folder).resolve())
     holders = [
         serve.deployment(
-            Holder,
+            VectorShard,
             name=f"vectors-{shard}",
             ray_actor_options={"num_cpus": 0},
             max_ongoing_requests=64,
             **health,
-        ).bind(folder, shard, plan.shards)
-        for shard in range(plan.shards)
+        ).bind(folder, shard, deployment.shards)
+        for shard in range(deployment.shards)
     ]
     replicas = serve.deployment(
         Replica,
         name="replicas",
-        num_replicas=plan.replicas,
-        ray_actor_options={"num_cpus": plan.cpus, "num_gpus": 1 if plan.device.startswith("cuda") else 0},
-        max_ongoing_requests=plan.limits.waiting + plan.limits.batch,  # what it cannot take it refuses itself
+        num_replicas=deployment.replicas,
+        ray_actor_options={
+            "num_cpus": deployment.cpus,
+            "num_gpus": 1 if deployment.device.startswith("cuda") else 0,
+        },
+        max_ongoing_requests=deployment.limits.waiting
+        + deployment.limits.batch,  # what it cannot take it refuses itself
         **health,
-    ).bind(folder, plan.limits, plan.device, plan.writes, *holders)
+    ).bind(folder, deployment.limits, deployment.device, deployment.writes, *holders)
     front = serve.deployment(
-        _front(serve, plan), name="front", ray_actor_options={"num_cpus": 0},
-        max_ongoing_requests=plan.limits.requests, **health,
+        _front(serve, deployment), name="front", ray_actor_options={"num_cpus": 0},
+        max_ongoing_requests=deployment.limits.requests, **health,
     )  # fmt: skip
     return front.bind(replicas)
 
 
-def _front(serve: Any, plan: Plan) -> Any:
-    """The class that has the routes: the application of `genius serve`, with replicas for a library."""
-    key, origins, limits, loopback = plan.key, plan.origins, plan.limits, is_loopback(plan.host)
+def _front(serve: Any, deployment: Deployment) -> Any:
+    """The class that has the routes: the application of `genius serve`, with replicas for a backend."""
+    key, origins, limits, loopback = (
+        deployment.key,
+        deployment.origins,
+        deployment.limits,
+        is_loopback(deployment.host),
+    )
 
     class Front:
         def __init__(self, replicas: Any) -> None:
             self.replicas = replicas
 
         def __serve_build_asgi_app__(self) -> Any:
-            from genius.cluster.replica import RemoteLibrary
-            from genius.serve.app import app_of
+            from genius.cluster.replica import ReplicaBackend
+            from genius.serve.app import app_for
             from genius.serve.metrics import Metrics
 
-            library = RemoteLibrary(self.replicas, limits, Metrics())
-            return app_of(library, key=key, loopback=loopback, origins=origins)
+            backend = ReplicaBackend(self.replicas, limits, Metrics())
+            return app_for(backend, key=key, loopback=loopback, origins=origins)
 
     return serve.ingress()(Front)
 

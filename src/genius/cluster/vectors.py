@@ -32,7 +32,7 @@ def bounds(items: int, shards: int) -> NDArray[np.int64]:
     return np.arange(shards + 1, dtype=np.int64) * items // shards
 
 
-class Holder:
+class VectorShard:
     """One range of the vectors of an index, in memory."""
 
     def __init__(self, folder: str, shard: int, shards: int) -> None:
@@ -82,7 +82,7 @@ class Holder:
             del self._held[old]
 
 
-class Gathered:
+class ShardedVectors:
     """The vectors of one generation as an array whose rows lie with several holders."""
 
     def __init__(self, own: LargeArray, generation: int, holders: Sequence[Any]) -> None:
@@ -118,7 +118,7 @@ class Gathered:
         return found
 
 
-class GatheringEngine(Engine):
+class ShardedEngine(Engine):
     """An engine that re-ranks with vectors that others hold."""
 
     holders: Sequence[Any] = ()
@@ -129,5 +129,5 @@ class GatheringEngine(Engine):
             generation = view.snapshot.generation
             own = generation.large.get("vectors")
             if self.holders and generation.number and isinstance(own, LargeArray):
-                generation.large["vectors"] = Gathered(own, generation.number, self.holders)  # type: ignore[assignment]
+                generation.large["vectors"] = ShardedVectors(own, generation.number, self.holders)  # type: ignore[assignment]
             return view

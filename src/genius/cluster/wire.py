@@ -45,7 +45,7 @@ _RECORDS = pa.schema(
 )
 
 
-class Damaged(Exception):
+class DamagedPart(Exception):
     """Bytes that are not what was written. Never shown to users: the part is made anew."""
 
 
@@ -89,7 +89,7 @@ def pack_batches(batches: Sequence[Prepared]) -> bytes:
 
 
 def unpack_batches(data: bytes) -> list[tuple[list[Record], list[Amendment]]]:
-    """The batches that were packed; raises Damaged if a byte of a record is another one."""
+    """The batches that were packed; raises DamagedPart if a byte of a record is another one."""
     table = _unpack(data)
     amended = json.loads((table.schema.metadata or {}).get(b"amended", b"[]"))
     found: list[tuple[list[Record], list[Amendment]]] = [
@@ -99,7 +99,7 @@ def unpack_batches(data: bytes) -> list[tuple[list[Record], list[Amendment]]]:
     for row in table.to_pylist():
         record = _record(row)
         if tuple(row[name] for name in _SUMS) != record.columns()[-2:] or row["batch"] >= len(found):
-            raise Damaged(f"the record of {row['id']!r} fails its checksum")
+            raise DamagedPart(f"the record of {row['id']!r} fails its checksum")
         found[row["batch"]][0].append(record)
     return found
 
@@ -137,4 +137,4 @@ def _unpack(data: bytes) -> pa.Table:
         with pa.ipc.open_stream(data) as reader:
             return reader.read_all()
     except (pa.ArrowException, OSError) as error:
-        raise Damaged(str(error)) from None
+        raise DamagedPart(str(error)) from None

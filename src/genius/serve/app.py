@@ -15,9 +15,9 @@ from starlette.middleware.cors import CORSMiddleware
 from genius import __version__
 from genius.engine import Engine
 from genius.errors import BadInput, GeniusError, IndexLocked, StorageError
+from genius.serve.backend import Backend, EngineBackend, NotFound
 from genius.serve.batching import Busy
 from genius.serve.gate import LOOPBACK_NAMES, Gate
-from genius.serve.library import Desk, Library, NotFound
 from genius.serve.limits import Limits
 from genius.serve.metrics import Metrics
 from genius.serve.routes import routes
@@ -46,29 +46,29 @@ def create_app(
 
     With `loopback` it answers only requests that name localhost, so that no site on the web can reach it
     through a browser. `origins` are sites whose pages may ask. `failed` is called if the model cannot be
-    loaded; `app.state.library.error` then says why.
+    loaded; `app.state.backend.error` then says why.
     """
-    library = Library(engine, limits or Limits(), Metrics())
-    return app_of(library, key=key, loopback=loopback, origins=origins, failed=failed)
+    backend = EngineBackend(engine, limits or Limits(), Metrics())
+    return app_for(backend, key=key, loopback=loopback, origins=origins, failed=failed)
 
 
-def app_of(
-    library: Desk,
+def app_for(
+    backend: Backend,
     *,
     key: str | None = None,
     loopback: bool = True,
     origins: Collection[str] = (),
     failed: Callable[[], None] = lambda: None,
 ) -> FastAPI:
-    """The same for anything that answers as a library does."""
+    """The same for anything that answers as a backend does."""
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
-        await library.start(failed)
+        await backend.start(failed)
         try:
             yield
         finally:
-            await library.stop()
+            await backend.stop()
 
     app = FastAPI(
         title="genius",
@@ -79,8 +79,8 @@ def app_of(
         redoc_url=None,
         openapi_url="/openapi.json",
     )
-    app.state.library = library
-    app.include_router(routes(library))
+    app.state.backend = backend
+    app.include_router(routes(backend))
     _add_page(app)
     _add_errors(app)
     if origins:
@@ -92,8 +92,8 @@ def app_of(
         )
     app.add_middleware(
         Gate,
-        limits=library.limits,
-        metrics=library.metrics,
+        limits=backend.limits,
+        metrics=backend.metrics,
         key=key,
         hosts=LOOPBACK_NAMES if loopback else None,
         origins=origins,

@@ -25,8 +25,8 @@ class Busy(GeniusError):
         self.status = status
 
 
-class Way(NamedTuple):
-    """How to search; only searches of the same way can be answered together."""
+class SearchSettings(NamedTuple):
+    """How to search; only searches with equal settings can be answered together."""
 
     k: int
     search: str | None
@@ -34,15 +34,15 @@ class Way(NamedTuple):
     beam: int | None
 
 
-class Waiting(NamedTuple):
+class PendingSearch(NamedTuple):
     """A search that waits for its turn."""
 
     query: Query
-    way: Way
+    settings: SearchSettings
     answer: asyncio.Future[tuple[Result, int]]
 
 
-Search = Callable[[Sequence[Query], Way], list[Result]]
+Search = Callable[[Sequence[Query], SearchSettings], list[Result]]
 
 
 class Batcher:
@@ -52,7 +52,7 @@ class Batcher:
         self._search = search
         self._batch, self._most, self._seconds = batch, waiting, seconds
         self._metrics = metrics
-        self._queue: deque[Waiting] = deque()
+        self._queue: deque[PendingSearch] = deque()
         self._wake = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "search")
         self._task: asyncio.Task[None] | None = None
@@ -72,11 +72,11 @@ class Batcher:
                 one.answer.set_exception(Busy("the server is stopping"))
         self._thread.shutdown()
 
-    async def ask(self, query: Query, way: Way) -> tuple[Result, int]:
+    async def ask(self, query: Query, settings: SearchSettings) -> tuple[Result, int]:
         """The result for one query, and how many were answered with it; raises Busy."""
         if len(self._queue) >= self._most:
             raise Busy(f"{self._most} searches are waiting already: try again in a moment", 429)
-        one = Waiting(query, way, asyncio.get_running_loop().create_future())
+        one = PendingSearch(query, settings, asyncio.get_running_loop().create_future())
         self._queue.append(one)
         self._metrics.waiting.set(len(self._queue))
         self._wake.set()
@@ -115,14 +115,14 @@ class Batcher:
         while len(self._queue) < expected and loop.time() < end:
             await asyncio.sleep(0.001)
 
-    def _next(self) -> list[Waiting]:
+    def _next(self) -> list[PendingSearch]:
         """The oldest search and all that can be answered with it; what nobody waits for is dropped."""
-        batch: list[Waiting] = []
-        rest: deque[Waiting] = deque()
+        batch: list[PendingSearch] = []
+        rest: deque[PendingSearch] = deque()
         for one in self._queue:
             if one.answer.done():
                 continue
-            if len(batch) < self._batch and (not batch or one.way == batch[0].way):
+            if len(batch) < self._batch and (not batch or one.settings == batch[0].settings):
                 batch.append(one)
             else:
                 rest.append(one)
@@ -130,10 +130,10 @@ class Batcher:
         self._metrics.waiting.set(len(rest))
         return batch
 
-    def _answers(self, batch: Sequence[Waiting]) -> Sequence[Result | Exception]:
+    def _answers(self, batch: Sequence[PendingSearch]) -> Sequence[Result | Exception]:
         """A result or an error for each; a query that cannot be answered spoils only its own answer."""
         try:
-            return self._search([one.query for one in batch], batch[0].way)
+            return self._search([one.query for one in batch], batch[0].settings)
         except Exception as error:  # it is handed to whoever asked
             if len(batch) == 1:
                 return [error]

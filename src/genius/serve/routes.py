@@ -14,21 +14,21 @@ from starlette.exceptions import HTTPException
 
 from genius.data.report import printable
 from genius.errors import BadInput
-from genius.serve.library import Desk, prefix_of
+from genius.serve.backend import Backend, prefix_of
 from genius.serve.limits import Limits
 from genius.serve.schemas import (
-    CodesAnswer,
-    Found,
+    AddRequest,
+    AddResponse,
+    CodesResponse,
     Health,
-    ItemsAnswer,
-    ItemsAsk,
-    Left,
+    ItemResponse,
     NewItem,
     Problem,
-    RemoveAnswer,
-    SearchAnswer,
-    SearchAsk,
-    StatsAnswer,
+    RemoveResponse,
+    SearchRequest,
+    SearchResponse,
+    SkippedItem,
+    StatsResponse,
 )
 from genius.types import Hit
 
@@ -45,22 +45,22 @@ JPEG: dict[int | str, dict[str, Any]] = {
 }
 
 
-def routes(library: Desk) -> APIRouter:
+def routes(backend: Backend) -> APIRouter:
     """All routes but the page."""
     api = APIRouter(responses=PROBLEMS)
-    limits = library.limits
+    limits = backend.limits
 
     @api.post(
         "/v1/search",
-        response_model=SearchAnswer,
+        response_model=SearchResponse,
         summary="Find items with a text, an image or both",
-        openapi_extra=_body(SearchAsk, {"beam": limits.beam, "limit": limits.hits}),
+        openapi_extra=_body(SearchRequest, {"beam": limits.beam, "limit": limits.hits}),
         responses=MISSING,
     )
     async def search(request: Request) -> Response:
         started = time.perf_counter()
-        ask = await _asked(request, SearchAsk, limits)
-        result, batch = await library.search(ask)
+        ask = await _asked(request, SearchRequest, limits)
+        result, batch = await backend.search(ask)
         answer = {
             "hits": [_hit(hit) for hit in result.hits],
             "took_ms": round((time.perf_counter() - started) * 1000, 2),
@@ -75,32 +75,32 @@ def routes(library: Desk) -> APIRouter:
     @api.post(
         "/v1/items",
         summary="Add items, or replace those with the same ids",
-        openapi_extra=_body(ItemsAsk, {"items": limits.items}, multipart=NewItem),
+        openapi_extra=_body(AddRequest, {"items": limits.items}, multipart=NewItem),
     )
-    async def add(request: Request) -> ItemsAnswer:
+    async def add(request: Request) -> AddResponse:
         if _is_form(request):
             items = [await _asked(request, NewItem, limits)]
         else:
-            items = (await _asked(request, ItemsAsk, limits)).items
-        added = await library.add(items)
-        return ItemsAnswer(
+            items = (await _asked(request, AddRequest, limits)).items
+        added = await backend.add(items)
+        return AddResponse(
             added=added.added,
             updated=added.updated,
             unchanged=added.unchanged,
             repeated=added.repeated,
-            skipped=[Left(id=name, reason=reason) for name, reason in added.report.names],
+            skipped=[SkippedItem(id=name, reason=reason) for name, reason in added.report.names],
         )
 
     @api.get("/v1/items/{id}", summary="One item", responses=MISSING)
-    async def item(id: str) -> Found:
-        return await library.item(unquote(id))
+    async def item(id: str) -> ItemResponse:
+        return await backend.item(unquote(id))
 
     @api.delete("/v1/items/{id}", summary="Remove one item", responses=MISSING)
-    async def remove(id: str) -> RemoveAnswer:
-        removed = await library.remove(unquote(id))
+    async def remove(id: str) -> RemoveResponse:
+        removed = await backend.remove(unquote(id))
         if not removed:
             raise HTTPException(404, "no item has this id")
-        return RemoveAnswer(removed=removed)
+        return RemoveResponse(removed=removed)
 
     @api.get(
         "/v1/items/{id}/thumbnail",
@@ -109,19 +109,19 @@ def routes(library: Desk) -> APIRouter:
         responses={**JPEG, **MISSING},
     )
     async def thumbnail(id: str, side: Annotated[int, Query(ge=16, le=1024)] = 256) -> Response:
-        data = await library.thumbnail(unquote(id), side)
+        data = await backend.thumbnail(unquote(id), side)
         return Response(data, media_type="image/jpeg", headers={"cache-control": "private, max-age=60"})
 
     @api.get("/v1/codes", summary="What shares a prefix of codes")
     async def codes(
         prefix: Annotated[str, Query(max_length=400, description="Codes with commas between them.")] = "",
-    ) -> CodesAnswer:
-        return await library.codes(prefix_of(prefix))
+    ) -> CodesResponse:
+        return await backend.codes(prefix_of(prefix))
 
-    @api.get("/v1/stats", summary="What is in the index", response_model=StatsAnswer)
+    @api.get("/v1/stats", summary="What is in the index", response_model=StatsResponse)
     async def stats() -> dict[str, Any]:
         caps = {name: getattr(limits, name) for name in SHOWN_LIMITS}
-        return {**await library.stats(), "limits": caps}
+        return {**await backend.stats(), "limits": caps}
 
     @api.get("/healthz", summary="Whether the server lives")
     async def health() -> Health:
@@ -129,8 +129,8 @@ def routes(library: Desk) -> APIRouter:
 
     @api.get("/readyz", summary="Whether the server can answer", responses={503: {"model": Health}})
     async def ready(response: Response) -> Health:
-        response.status_code = 200 if library.status == "ready" else 503
-        return Health(status=library.status)
+        response.status_code = 200 if backend.status == "ready" else 503
+        return Health(status=backend.status)
 
     @api.get(
         "/metrics",
@@ -139,8 +139,8 @@ def routes(library: Desk) -> APIRouter:
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )
     async def metrics() -> Response:
-        await library.stats()
-        return Response(library.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        await backend.stats()
+        return Response(backend.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return api
 

@@ -82,7 +82,7 @@ def serve(
     finally:
         sys.setswitchinterval(switching)
         listening.close()
-    reason = server.config.app.state.library.error
+    reason = server.config.app.state.backend.error
     if reason is not None:
         raise reason
 
@@ -103,7 +103,7 @@ def make_server(
 
     from genius.serve.app import create_app
 
-    class Impatient(H11Protocol):
+    class HeaderTimeoutProtocol(H11Protocol):
         """Hangs up on whoever connects, or begins a request, and does not send all of its head in time."""
 
         _patience: asyncio.TimerHandle | None = None
@@ -138,7 +138,7 @@ def make_server(
     server = uvicorn.Server(
         uvicorn.Config(
             app,
-            http=Impatient,
+            http=HeaderTimeoutProtocol,
             ws="none",
             lifespan="on",
             log_config=None,

@@ -61,7 +61,7 @@ ImageBytes = Annotated[
 Want = Literal["image", "text", "pair", "any"]
 
 
-class SearchAsk(BaseModel):
+class SearchRequest(BaseModel):
     """What to look for: a text, an image, a stored item, or several of them together."""
 
     model_config = ConfigDict(extra="forbid")
@@ -83,13 +83,13 @@ class SearchAsk(BaseModel):
     rerank: Literal["none", "codes", "vectors"] | None = Field(None, description="What orders them.")
 
     @model_validator(mode="after")
-    def _asks_something(self) -> SearchAsk:
+    def _asks_something(self) -> SearchRequest:
         if not (self.text or "").strip() and self.image is None and self.like is None:
             raise ValueError("nothing to look for: give a text, an image, or `like` with the id of an item")
         return self
 
 
-class Found(BaseModel):
+class ItemResponse(BaseModel):
     """An item as it is shown."""
 
     id: str
@@ -100,17 +100,17 @@ class Found(BaseModel):
     meta: dict[str, Any]
 
 
-class Ranked(Found):
+class HitResponse(ItemResponse):
     """An item that was found."""
 
     score: float
     rank: int
 
 
-class SearchAnswer(BaseModel):
+class SearchResponse(BaseModel):
     """Hits, best first, and what it took to find them."""
 
-    hits: list[Ranked]
+    hits: list[HitResponse]
     took_ms: float
     generation: int = Field(description="Generation of the arrays that answered.")
     changes: int = Field(description="Committed changes of the index that the answer knows of.")
@@ -130,7 +130,7 @@ class NewItem(BaseModel):
     meta: dict[str, Any] = Field(default_factory=dict)
 
 
-class ItemsAsk(BaseModel):
+class AddRequest(BaseModel):
     """Items to add."""
 
     model_config = ConfigDict(extra="forbid")
@@ -138,55 +138,55 @@ class ItemsAsk(BaseModel):
     items: list[NewItem] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _few_enough(self, info: ValidationInfo) -> ItemsAsk:
+    def _few_enough(self, info: ValidationInfo) -> AddRequest:
         limits = info.context if isinstance(info.context, Limits) else Limits()
         if len(self.items) > limits.items:
             raise ValueError(f"{len(self.items)} items in one request: at most {limits.items}")
         return self
 
 
-class Left(BaseModel):
+class SkippedItem(BaseModel):
     """An item that was not added, and why."""
 
     id: str
     reason: str
 
 
-class ItemsAnswer(BaseModel):
+class AddResponse(BaseModel):
     """What became of the items."""
 
     added: int
     updated: int
     unchanged: int
     repeated: int
-    skipped: list[Left]
+    skipped: list[SkippedItem]
 
 
-class RemoveAnswer(BaseModel):
+class RemoveResponse(BaseModel):
     """How many items were removed."""
 
     removed: int
 
 
-class CodeTwig(BaseModel):
+class ChildCode(BaseModel):
     """One code more: how many items have it, and some of them."""
 
     code: int
     items: int
-    some: list[Found]
+    some: list[ItemResponse]
 
 
-class CodesAnswer(BaseModel):
+class CodesResponse(BaseModel):
     """What shares a prefix of codes."""
 
     prefix: list[int]
     levels: int
     items: int
-    codes: list[CodeTwig] = Field(description="How the prefix goes on, the largest first.")
-    first: list[Found]
+    codes: list[ChildCode] = Field(description="How the prefix goes on, the largest first.")
+    first: list[ItemResponse]
 
 
-class StatsAnswer(BaseModel):
+class StatsResponse(BaseModel):
     """What is in the index, and the caps of this server."""
 
     model_config = ConfigDict(extra="allow")

@@ -13,11 +13,11 @@ from genius.data.images import open_image
 from genius.engine import Engine, Result
 from genius.errors import BadImage, BadInput, GeniusError
 from genius.pool.adding import Added
-from genius.serve.batching import Batcher, Busy, Way
+from genius.serve.batching import Batcher, Busy, SearchSettings
 from genius.serve.limits import Limits
 from genius.serve.log import LOGGER, log
 from genius.serve.metrics import Metrics
-from genius.serve.schemas import CodesAnswer, CodeTwig, Found, NewItem, SearchAsk
+from genius.serve.schemas import ChildCode, CodesResponse, ItemResponse, NewItem, SearchRequest
 from genius.store.records import Record
 from genius.types import Item, Modality, Query
 
@@ -37,8 +37,8 @@ class NotFound(GeniusError):
 Status = Literal["loading", "ready", "stopping", "failed"]
 
 
-class Desk(Protocol):
-    """What the routes ask, and the server starts and stops: a library here, or the way to one elsewhere."""
+class Backend(Protocol):
+    """What the routes call: an engine in this process, or replicas elsewhere."""
 
     limits: Limits
     metrics: Metrics
@@ -50,7 +50,7 @@ class Desk(Protocol):
     async def stop(self) -> None:
         """Let work under way end."""
 
-    async def search(self, ask: SearchAsk) -> tuple[Result, int]:
+    async def search(self, ask: SearchRequest) -> tuple[Result, int]:
         """The hits of a search, and how many searches were answered together."""
 
     async def add(self, items: Sequence[NewItem]) -> Added:
@@ -59,7 +59,7 @@ class Desk(Protocol):
     async def remove(self, id: str) -> int:
         """Remove an item; how many there were."""
 
-    async def item(self, id: str) -> Found:
+    async def item(self, id: str) -> ItemResponse:
         """An item; raises NotFound."""
 
     async def thumbnail(self, id: str, side: int) -> bytes:
@@ -68,11 +68,11 @@ class Desk(Protocol):
     async def stats(self) -> dict[str, Any]:
         """What is in the index."""
 
-    async def codes(self, prefix: Sequence[int]) -> CodesAnswer:
+    async def codes(self, prefix: Sequence[int]) -> CodesResponse:
         """What shares a prefix of codes."""
 
 
-class Library:
+class EngineBackend:
     """An engine behind queues: searches in batches, changes one after the other, small reads beside them."""
 
     def __init__(self, engine: Engine, limits: Limits, metrics: Metrics) -> None:
@@ -126,24 +126,26 @@ class Library:
 
     # --- searching ----------------------------------------------------------------------------------------
 
-    async def search(self, ask: SearchAsk) -> tuple[Result, int]:
+    async def search(self, ask: SearchRequest) -> tuple[Result, int]:
         """The hits of a search, and how many searches were answered together."""
         self._require_ready()
         query = await self._query(ask)
-        way = Way(ask.limit + (ask.like is not None), ask.search, ask.rerank, ask.beam)
-        result, batch = await self._batcher.ask(query, way)
+        settings = SearchSettings(ask.limit + (ask.like is not None), ask.search, ask.rerank, ask.beam)
+        result, batch = await self._batcher.ask(query, settings)
         if ask.like is not None:
             others = [hit for hit in result.hits if hit.id != ask.like][: ask.limit]
             result = result._replace(hits=[replace(hit, rank=n) for n, hit in enumerate(others, start=1)])
         return result, batch
 
-    def _search(self, queries: Sequence[Query], way: Way) -> list[Result]:
-        results = self.engine.results(queries, way.k, search=way.search, rerank=way.rerank, beam=way.beam)
+    def _search(self, queries: Sequence[Query], settings: SearchSettings) -> list[Result]:
+        results = self.engine.results(
+            queries, settings.k, search=settings.search, rerank=settings.rerank, beam=settings.beam
+        )
         if results:
             self.metrics.generation.set(results[0].generation)
         return results
 
-    async def _query(self, ask: SearchAsk) -> Query:
+    async def _query(self, ask: SearchRequest) -> Query:
         text, image = ask.text, None
         if ask.image is not None:
             image = await self._read(self._picture, ask.image)
@@ -201,7 +203,7 @@ class Library:
 
     # --- looking ------------------------------------------------------------------------------------------
 
-    async def item(self, id: str) -> Found:
+    async def item(self, id: str) -> ItemResponse:
         """An item; raises NotFound."""
         return found(await self._read(self._record, id))
 
@@ -223,18 +225,18 @@ class Library:
         self.metrics.generation.set(facts["generation"])
         return {name: value for name, value in facts.items() if name not in PRIVATE}
 
-    async def codes(self, prefix: Sequence[int]) -> CodesAnswer:
+    async def codes(self, prefix: Sequence[int]) -> CodesResponse:
         """What shares a prefix of codes."""
         branch, records = await self._read(self.engine.branch, prefix)
 
-        def shown(rows: Sequence[int]) -> list[Found]:
+        def shown(rows: Sequence[int]) -> list[ItemResponse]:
             return [found(records[row]) for row in rows if row in records]
 
-        return CodesAnswer(
+        return CodesResponse(
             prefix=list(branch.prefix),
             levels=self.engine.index.levels,
             items=branch.items,
-            codes=[CodeTwig(code=t.code, items=t.items, some=shown(t.rows)) for t in branch.twigs],
+            codes=[ChildCode(code=t.code, items=t.items, some=shown(t.rows)) for t in branch.twigs],
             first=shown(branch.rows),
         )
 
@@ -271,9 +273,9 @@ class Library:
             change.exception()  # whoever gave up waiting does not ask for it
 
 
-def found(record: Record) -> Found:
+def found(record: Record) -> ItemResponse:
     """A stored item as it is shown."""
-    return Found(
+    return ItemResponse(
         id=record.id,
         modality=record.modality,
         codes=record.codes.tolist(),
