@@ -3,13 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check weights clean
+.PHONY: demo test quick check weights clean
 
 demo: $(VENV)/.demo
 	$(BIN)/genius demo $(ARGS)
 
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
+
+# All tests but those that build, install and type-check the package.
+quick: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -25,12 +29,12 @@ $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
-$(VENV)/.demo: $(VENV)/.made pyproject.toml
-	$(BIN)/python -m pip install --quiet -e ".[demo,serve]"
+$(VENV)/.demo: $(VENV)/.made pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[demo,serve]"
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.made pyproject.toml
-	$(BIN)/python -m pip install --quiet -e ".[demo,serve,bench,cluster,dev]"
+$(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[demo,serve,bench,cluster,dev]"
 	touch $@
 
 clean:
