@@ -226,14 +226,13 @@ def committing(home: Path, count: int) -> dict[str, float]:
     """What the only writer takes: committing parts that are encoded already, and bytes on disk."""
     from benchmarks_store import DIM, SIZES, records  # type: ignore[import-not-found]
 
-    from genius.pool.view import TRIE
     from genius.store.index import Index
 
     found: dict[str, float] = {}
     for vectors in (True, False):
         folder = home / f"store-{vectors}"
         Index.create(folder, model="none", fingerprint="0" * 64, sizes=SIZES, dim=DIM, vectors=vectors)
-        with Index.open(folder, TRIE) as index:
+        with Index.open(folder) as index:
             took = 0.0
             for start in range(0, count, 256):
                 batches = [(records(start + batch, 64, vectors), ()) for batch in range(0, 256, 64)]

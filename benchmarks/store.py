@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from pools import versions
 
-from genius.pool.view import TRIE, View
+from genius.pool.view import View
 from genius.store.check import check
 from genius.store.index import Index
 from genius.store.records import Record
@@ -57,7 +57,7 @@ def records(start: int, count: int, vectors: bool) -> list[Record]:
 
 def measure(folder: Path, items: int, batch: int, vectors: bool) -> dict[str, Any]:
     Index.create(folder, model="none", fingerprint="0" * 64, sizes=SIZES, dim=DIM, vectors=vectors)
-    with Index.open(folder, TRIE) as index:
+    with Index.open(folder) as index:
         adding = 0.0
         for start in range(0, items, batch):
             some = records(start, min(batch, items - start), vectors)
@@ -68,7 +68,7 @@ def measure(folder: Path, items: int, batch: int, vectors: bool) -> dict[str, An
         index.compact()
         compacting = time.perf_counter() - began
     began = time.perf_counter()
-    with Index.open(folder, TRIE) as index:
+    with Index.open(folder) as index:
         View(index.snapshot(), SIZES)
         opening = time.perf_counter() - began
         began = time.perf_counter()
@@ -89,7 +89,7 @@ def measure(folder: Path, items: int, batch: int, vectors: bool) -> dict[str, An
             "vectors": sum(math.prod(large.shape) * 2 for large in generation.large.values()),
         }
     began = time.perf_counter()
-    assert check(folder, TRIE).clean
+    assert check(folder).clean
     checking = time.perf_counter() - began
     return {
         "vectors": vectors,

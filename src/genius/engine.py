@@ -22,9 +22,9 @@ from genius.pool.branch import Branch, branch
 from genius.pool.defaults import default_options, describe
 from genius.pool.intake import THUMBNAIL, thumbnail
 from genius.pool.model import PoolModel
-from genius.pool.view import TRIE, View
+from genius.pool.view import View
 from genius.search.run import Options, Searcher
-from genius.store.arrays import CacheDamaged
+from genius.store.generations import CacheDamaged
 from genius.store.index import Index
 from genius.store.records import Record
 from genius.store.stats import stats
@@ -80,14 +80,14 @@ class Engine:
             vectors=vectors,
             notes={"search": dict(loaded.search_defaults)},
         )
-        return cls(Index.open(Path(folder), TRIE), loaded, device)
+        return cls(Index.open(Path(folder)), loaded, device)
 
     @classmethod
     def open(
         cls, folder: str | Path, *, model: str | Path | PoolModel | None = None, device: str = "cpu"
     ) -> Engine:
         """Open the index in `folder`; its model is loaded when first needed, unless one is given."""
-        index = Index.open(Path(folder), TRIE)
+        index = Index.open(Path(folder))
         try:
             loaded = load_model(model, device) if isinstance(model, str | Path) else model
             return cls(index, loaded, device)

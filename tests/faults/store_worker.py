@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from genius.errors import StorageError
+from genius.search.trie import Trie
 from genius.store.check import repair
 from genius.store.index import Index
 from genius.store.records import Record
@@ -65,7 +66,10 @@ def visible(index: Index) -> dict[str, tuple[Any, ...]]:
     snapshot = index.snapshot()
     places = np.flatnonzero(snapshot.alive())
     rows = [*snapshot.runs.rows(places).tolist(), *snapshot.delta.rows.tolist()]
-    codes = [*snapshot.generation.arrays["codes"][places], *snapshot.delta.codes]
+    trie = Trie.from_arrays(snapshot.generation.arrays)
+    settled = np.empty((trie.items, len(trie.sizes)), np.uint16)
+    settled[trie.rows(slice(None))] = trie.codes(np.arange(trie.items))
+    codes = [*settled[places], *snapshot.delta.codes]
     vectors = [*snapshot.generation.large["vectors"][places], *snapshot.delta.vectors]
     records = index.truth.records(rows)
     seen = {

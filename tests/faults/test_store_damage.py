@@ -15,12 +15,12 @@ import pytest
 from genius.errors import IndexCorrupt
 from genius.failpoints import VARIABLE
 from genius.store.check import check, repair
-from genius.store.connection import NAME
+from genius.store.connection import INDEX_FILE
 from genius.store.index import Index
 
 STATE = {f"item-{n:03d}": n for n in range(120)}
 FILES = [
-    "codes.bin",
+    "records.bin",
     "run_place.bin",
     "run_row.bin",
     "modality.bin",
@@ -86,7 +86,7 @@ def test_a_damaged_cache_is_noticed_and_built_anew(worker, folder, name, damage)
 
 def see(worker, index):
     """What a search does: when a large array turns out damaged in use, the cache is built anew."""
-    from genius.store.arrays import CacheDamaged
+    from genius.store.generations import CacheDamaged
 
     try:
         return worker.visible(index)
@@ -119,7 +119,7 @@ def test_another_generation_under_this_name_is_not_taken(worker, tmp_path):
 
 
 def test_the_repair_of_a_cache_loses_nothing(worker, folder):
-    bit_flipped(folder / "generation-000002" / "codes.bin")
+    bit_flipped(folder / "generation-000002" / "records.bin")
     findings, salvage = repair(folder)
     assert findings.cache and not findings.truth and not salvage.lost
     assert check(folder).clean
@@ -140,10 +140,10 @@ def overwrite(file, at, data):
 
 def settled(folder):
     """Bring everything out of the journal into the file."""
-    connection = sqlite3.connect(folder / NAME)
+    connection = sqlite3.connect(folder / INDEX_FILE)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
-    return folder / NAME
+    return folder / INDEX_FILE
 
 
 def touch_everything(worker, folder):
@@ -229,8 +229,8 @@ def test_a_file_that_lost_its_end(worker, folder):
 @pytest.mark.parametrize("content", [b"", b"not a database, but quite long enough to have a head" * 200])
 def test_something_else_in_its_place(folder, content):
     for ending in ("-wal", "-shm"):
-        (folder / (NAME + ending)).unlink(missing_ok=True)
-    (folder / NAME).write_bytes(content)
+        (folder / (INDEX_FILE + ending)).unlink(missing_ok=True)
+    (folder / INDEX_FILE).write_bytes(content)
     with pytest.raises(IndexCorrupt, match="check --repair"):
         Index.open(folder)
     repair(folder)  # saves nothing, but the folder can be indexed into again

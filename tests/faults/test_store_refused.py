@@ -12,7 +12,7 @@ import pytest
 
 from genius.errors import IndexCorrupt, IndexLocked, IndexMismatch
 from genius.store import schema
-from genius.store.connection import NAME
+from genius.store.connection import INDEX_FILE
 from genius.store.index import Index
 
 HOLD = """
@@ -44,7 +44,7 @@ def test_a_second_writer_is_told_who_holds_the_lock_and_readers_go_on(worker, tm
                 assert caught.value.exit_code == 7
             assert worker.visible(index) == worker.expected({"a": 1})
             generation = tmp_path / "generation-000001"
-            (generation / "codes.bin").write_bytes(b"")
+            (generation / "records.bin").write_bytes(b"")
         with Index.open(tmp_path) as index:  # the cache cannot be published now, so it is built in memory
             assert worker.visible(index) == worker.expected({"a": 1})
             assert index.pinned().number == 1
@@ -72,7 +72,7 @@ def test_readers_keep_their_generation_while_another_process_compacts(worker, tm
 
 def test_a_newer_version_is_refused_with_the_cure(worker, tmp_path):
     worker.create(tmp_path)
-    connection = sqlite3.connect(tmp_path / NAME)
+    connection = sqlite3.connect(tmp_path / INDEX_FILE)
     connection.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
     connection.close()
     with pytest.raises(IndexMismatch, match="pip install --upgrade genius-search"):
@@ -80,7 +80,7 @@ def test_a_newer_version_is_refused_with_the_cure(worker, tmp_path):
 
 
 def test_a_foreign_database_is_not_taken_for_an_index(tmp_path):
-    connection = sqlite3.connect(tmp_path / NAME)
+    connection = sqlite3.connect(tmp_path / INDEX_FILE)
     connection.execute("CREATE TABLE theirs (x)")
     connection.commit()
     connection.close()

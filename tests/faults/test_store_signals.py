@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from genius.pool.view import TRIE
 from genius.store.check import check
 from genius.store.index import Index
 
@@ -48,10 +47,10 @@ def test_a_stopped_index_keeps_whole_batches_and_can_go_on(tmp_path, number, cod
     assert out == "" and "Run the same command to go on" in err and "Traceback" not in err
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)  # no orphan in its session
-    with Index.open(tmp_path / "idx", TRIE) as index:
+    with Index.open(tmp_path / "idx") as index:
         kept = sum(index.truth.counts().values())
     assert kept % 64 == 0 and kept < 300
-    assert check(tmp_path / "idx", TRIE).clean
+    assert check(tmp_path / "idx").clean
     done = subprocess.run([*command, "--format", "json"], capture_output=True, text=True, check=True)
     summary = json.loads(done.stdout)
     assert summary["items"] == 300 and summary["added"] == 300 - kept
@@ -82,7 +81,7 @@ def test_sigkill_of_index_is_resumed(tmp_path):
     assert process.wait() == -signal.SIGKILL
     summary = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert summary["items"] == 200
-    assert check(tmp_path / "idx", TRIE).clean
+    assert check(tmp_path / "idx").clean
 
 
 @pytest.mark.parametrize("place", ["during-build", "after-rename", "before-generation-commit"])

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from genius.search.trie import Trie
 from genius.store.index import Index
 from genius.store.records import Record
 from genius.types import Modality
@@ -31,7 +32,10 @@ def contents_of(index: Index) -> dict[str, tuple[tuple[int, ...], bytes]]:
     seen = {}
     places = np.flatnonzero(snapshot.alive())
     rows = [*snapshot.runs.rows(places).tolist(), *snapshot.delta.rows.tolist()]
-    codes = [*snapshot.generation.arrays["codes"][places], *snapshot.delta.codes]
+    trie = Trie.from_arrays(snapshot.generation.arrays)
+    settled = np.empty((trie.items, len(trie.sizes)), np.uint16)
+    settled[trie.rows(slice(None))] = trie.codes(np.arange(trie.items))
+    codes = [*settled[places], *snapshot.delta.codes]
     large = snapshot.generation.large.get("vectors")
     if large is None:
         vectors = [b""] * len(rows)

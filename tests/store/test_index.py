@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from genius.errors import BadInput, IndexLocked, IndexMismatch, IndexNotFound
-from genius.store.arrays import numbers
 from genius.store.check import check
+from genius.store.generations import numbers
 from genius.store.index import Index
 from genius.store.stats import disk_use, stats
 from genius.types import Modality

@@ -51,9 +51,9 @@ def stats(
 
 def _health(index: Index) -> Health:
     from genius.quantize.health import measure
-    from genius.store.records import Segment
+    from genius.store.records import RecordBatch
 
-    every = Segment.join(list(index.truth.segments(index.levels, None)))
+    every = RecordBatch.join(list(index.truth.batches(index.levels, None)))
     return measure(every.codes, index.settings["sizes"], modality=every.modality)
 
 
@@ -71,18 +71,17 @@ def check(
     folder: Folder = DEFAULT,
 ) -> None:
     """Read the whole index and say whether it is sound; exit code 6 if it is not."""
-    from genius.pool.view import TRIE
     from genius.store import check as checking
 
     if not repair:
-        findings = checking.check(folder, TRIE)
+        findings = checking.check(folder)
         for problem in (*findings.truth, *findings.cache):
             say(problem)
         if not findings.clean:
             raise IndexCorrupt(f"{folder} is damaged: `genius check --repair --in {folder}` mends it")
         print(f"{findings.items} items, nothing wrong")
         return
-    findings, salvage = checking.repair(folder, TRIE)
+    findings, salvage = checking.repair(folder)
     for problem in (*findings.truth, *findings.cache):
         say(problem)
     if findings.truth:
@@ -97,10 +96,9 @@ def check(
 
 def compact(folder: Folder = DEFAULT) -> None:
     """Put all changes into a new generation of arrays, so that searches start and run faster."""
-    from genius.pool.view import TRIE
     from genius.store.index import Index
 
-    with Index.open(folder, TRIE) as index:
+    with Index.open(folder) as index:
         print(f"generation {index.compact()}")
 
 
@@ -111,21 +109,21 @@ def export(
 ) -> None:
     """Write the whole index into one file: JSON lines, or a tar that holds the images too."""
     from genius import files
-    from genius.store import archive
+    from genius.store import exporting
     from genius.store.index import Index
 
     if str(to) != "-" and to.suffix not in (".jsonl", ".tar"):
         raise BadInput(f"cannot tell the form of {to}: end its name in .jsonl or .tar")
     with Index.open(folder) as index:
         if str(to) == "-":
-            for line in archive.export_lines(index, vectors):
+            for line in exporting.export_lines(index, vectors):
                 sys.stdout.buffer.write(line)
             sys.stdout.flush()
             return
         chunks = (
-            archive.export_tar(index, vectors)
+            exporting.export_tar(index, vectors)
             if to.suffix == ".tar"
-            else archive.export_lines(index, vectors)
+            else exporting.export_lines(index, vectors)
         )
         files.write_file(to, chunks)
     print(to)
@@ -141,7 +139,6 @@ def import_(
     ] = DEFAULT,
 ) -> None:
     """Put an exported index into a folder, or add its items to the index that is there."""
-    from genius.pool.view import TRIE
     from genius.store.importing import import_file
 
-    print(f"imported {import_file(file, to, TRIE)}")
+    print(f"imported {import_file(file, to)}")

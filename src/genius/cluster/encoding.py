@@ -21,7 +21,7 @@ from genius.errors import GeniusError, ModelMismatch
 from genius.pool.adding import READERS, Prepared, prepare
 from genius.pool.model import PoolModel
 from genius.store.records import Known, Record
-from genius.store.sqlite import Truth
+from genius.store.truth import Truth
 from genius.types import Item
 
 ATTEMPTS = 4  # at a part whose workers die

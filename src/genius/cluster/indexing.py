@@ -19,7 +19,7 @@ from genius.cluster.session import connected, ray_module
 from genius.data.report import Report
 from genius.errors import BadInput, ClusterError
 from genius.pool.adding import Added, Prepared
-from genius.store.connection import NAME
+from genius.store.connection import INDEX_FILE
 from genius.store.index import Index
 
 WORKER_CPUS, READER_CPUS = 0.75, 0.25  # one for each processor, and always room for a reader
@@ -116,7 +116,7 @@ def _rows(
     here = ray.get_runtime_context().get_node_id()
     affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(here, soft=False)
     keepers = ray.remote(num_cpus=0, scheduling_strategy=affinity)(KnownItems)
-    keeper = keepers.remote(str(index.folder.resolve() / NAME))
+    keeper = keepers.remote(str(index.folder.resolve() / INDEX_FILE))
     there = ray.cluster_resources()
     gpus = (1.0 if there.get("GPU") else 0.0) if gpus is None else gpus
     workers = workers or max(1, int(there["GPU"] / gpus if gpus else there["CPU"]))

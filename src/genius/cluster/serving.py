@@ -18,7 +18,7 @@ from genius.cluster.session import connected, ray_module
 from genius.errors import BadInput, ClusterError, IndexNotFound
 from genius.serve.limits import Limits
 from genius.serve.run import is_loopback
-from genius.store.connection import NAME as INDEX
+from genius.store.connection import INDEX_FILE as INDEX
 
 NAME = "genius"
 HEALTH_S = 5.0  # between two health checks

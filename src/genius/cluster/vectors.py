@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genius.engine import Engine
-from genius.pool.view import TRIE, View
+from genius.pool.view import View
 from genius.serve.log import LOGGER
-from genius.store import arrays
-from genius.store.arrays import CacheDamaged, LargeArray
-from genius.store.index import Index
+from genius.store import generations
+from genius.store.generations import CacheDamaged, LargeArray
+from genius.store.index import LAYOUT, Index
 
 AT_ONCE = 1 << 14  # rows copied at a time
 KEPT = 2  # generations: the present one, and the one that some replicas still search
@@ -36,7 +36,7 @@ class VectorShard:
     """One range of the vectors of an index, in memory."""
 
     def __init__(self, folder: str, shard: int, shards: int) -> None:
-        self.index = Index.open(Path(folder), TRIE)
+        self.index = Index.open(Path(folder))
         self.shard, self.shards = shard, shards
         self._held: dict[int, tuple[int, Vectors]] = {}  # generation -> first place, vectors
         self._hold()
@@ -64,7 +64,7 @@ class VectorShard:
         if not pinned.number or pinned.number in self._held or self.index.dim is None:
             return
         try:
-            generation = arrays.load(self.index.folder, pinned.number, pinned.digest, TRIE.name)
+            generation = generations.load(self.index.folder, pinned.number, pinned.digest, LAYOUT)
         except CacheDamaged:
             return  # whoever searches builds it anew
         try:

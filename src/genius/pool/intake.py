@@ -41,7 +41,6 @@ class Ready:
     hash: bytes
     stamp: Stamp
     thumbnail: bytes | None
-    known: bool  # an older form of it is stored
 
     @property
     def modality(self) -> Modality:
@@ -92,7 +91,6 @@ def receive(item: Item, known: Known | None, source: str | None = None) -> Ready
         image_hash + text_hash,
         stamp,
         thumbnail(image) if image is not None and path is None else None,
-        known is not None,
     )
 
 

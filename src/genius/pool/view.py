@@ -15,15 +15,10 @@ from numpy.typing import NDArray
 from genius.search.segment import Segment
 from genius.search.trie import Bools, Ints, Trie
 from genius.store.records import MODALITIES
-from genius.store.snapshot import Layout, Snapshot
+from genius.store.snapshot import Snapshot
 from genius.types import Modality
 
 SAMPLE = 256  # items of a modality that stand for all of it
-
-
-TRIE = Layout(
-    "trie-1", lambda codes, sizes: Trie.build(codes, sizes).arrays()
-)  # mapped, not built, when opened
 
 
 class Ordinary(NamedTuple):

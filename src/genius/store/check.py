@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from genius.errors import IndexCorrupt
-from genius.store import arrays
-from genius.store.arrays import CacheDamaged
-from genius.store.connection import NAME
-from genius.store.index import LOCK, Index
+from genius.store import generations
+from genius.store.connection import INDEX_FILE
+from genius.store.generations import CacheDamaged
+from genius.store.index import LAYOUT, LOCK, Index
 from genius.store.lock import WriterLock
 from genius.store.repair import Salvage, repair_truth
-from genius.store.snapshot import PLAIN, Layout
 
 
 @dataclass(slots=True)
@@ -32,11 +31,11 @@ class Findings:
         return not (self.truth or self.cache)
 
 
-def check(folder: Path, layout: Layout = PLAIN) -> Findings:
+def check(folder: Path) -> Findings:
     """Read everything and say what is wrong; changes nothing."""
     findings = Findings()
     try:
-        with Index.open(folder, layout) as index:
+        with Index.open(folder) as index:
             findings.truth.extend(_truth_problems(index, findings))
             if not findings.truth:
                 findings.cache.extend(_cache_problems(index))
@@ -45,29 +44,29 @@ def check(folder: Path, layout: Layout = PLAIN) -> Findings:
     return findings
 
 
-def repair(folder: Path, layout: Layout = PLAIN) -> tuple[Findings, Salvage]:
+def repair(folder: Path) -> tuple[Findings, Salvage]:
     """Mend what `check` finds: what was found, and what could be saved of a damaged truth."""
     salvage = Salvage()
-    findings = check(folder, layout)
+    findings = check(folder)
     if findings.truth:
         with WriterLock(folder / LOCK):
             salvage = repair_truth(folder)
     if not findings.clean:
-        with Index.open(folder, layout) as index:
+        with Index.open(folder) as index:
             index.compact()
     return findings, salvage
 
 
 def _truth_problems(index: Index, findings: Findings) -> Iterator[str]:
-    file = index.folder / NAME
+    file = index.folder / INDEX_FILE
     for problem in index.truth.integrity():
         yield f"{file}: {problem}"
     sizes = np.array(index.settings["sizes"])
-    for segment in index.truth.segments(index.levels, index.dim):
-        findings.items += len(segment)
-        index.truth.records(segment.rows.tolist())  # verifies the checksums of the content
-        outside = (segment.codes >= sizes).any(axis=1)
-        for row in segment.rows[outside]:
+    for batch in index.truth.batches(index.levels, index.dim):
+        findings.items += len(batch)
+        index.truth.records(batch.rows.tolist())  # verifies the checksums of the content
+        outside = (batch.codes >= sizes).any(axis=1)
+        for row in batch.rows[outside]:
             yield f"{file}: row {row} has codes that the model does not have"
 
 
@@ -76,9 +75,9 @@ def _cache_problems(index: Index) -> Iterator[str]:
     if pinned.number == 0:
         return
     try:
-        generation = arrays.load(index.folder, pinned.number, pinned.digest, index.layout.name)
+        generation = generations.load(index.folder, pinned.number, pinned.digest, LAYOUT)
         try:
-            arrays.verify(generation)
+            generations.verify(generation)
         finally:
             generation.close()
     except CacheDamaged as error:

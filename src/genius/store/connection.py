@@ -15,7 +15,7 @@ from genius import files
 from genius.errors import IndexCorrupt, IndexLocked, IndexMismatch, IndexNotFound, StorageError
 from genius.store import schema
 
-NAME = "index.sqlite"
+INDEX_FILE = "index.sqlite"
 
 
 def create(file: Path, settings: Mapping[str, Any]) -> None:

@@ -13,16 +13,15 @@ from typing import Any
 
 from genius import files
 from genius.errors import BadData, BadInput
-from genius.store import archive
-from genius.store.connection import NAME
+from genius.store import exporting
+from genius.store.connection import INDEX_FILE
 from genius.store.index import Index
 from genius.store.records import Record
-from genius.store.snapshot import PLAIN, Layout
 
 BATCH = 1024  # items committed together
 
 
-def import_file(file: Path, folder: Path, layout: Layout = PLAIN) -> int:
+def import_file(file: Path, folder: Path) -> int:
     """Put the items of an export (JSON lines or tar) into the index in `folder`, made if it is not there.
 
     Items of equal id are replaced. Images of a tar are put beside the index, in `files/`.
@@ -31,21 +30,21 @@ def import_file(file: Path, folder: Path, layout: Layout = PLAIN) -> int:
         raise BadInput(f"no file at {file}: give a .jsonl or .tar that `genius export` has written")
     with file.open("rb") as stream:
         if stream.read(1) != b"{":
-            return _import_tar(file, folder, layout)
+            return _import_tar(file, folder)
         stream.seek(0)
-        head = archive.read_head(stream.readline(), str(file))
-        records = (record for record, _ in archive.read_records(stream, head, str(file)))
-        with _index(folder, head, layout) as index:
+        head = exporting.read_head(stream.readline(), str(file))
+        records = (record for record, _ in exporting.read_records(stream, head, str(file)))
+        with _index(folder, head) as index:
             return _add(index, records)
 
 
-def _import_tar(file: Path, folder: Path, layout: Layout) -> int:
+def _import_tar(file: Path, folder: Path) -> int:
     try:
         with tarfile.open(file, "r:") as opened:  # never decompressed: a small file stays small
-            members = archive.safe_members(opened, str(file))
-            first = _content(opened, members[0]) if members and members[0].name == archive.HEAD else b""
-            head = archive.read_head(first, str(file))
-            with _index(folder, head, layout) as index:
+            members = exporting.safe_members(opened, str(file))
+            first = _content(opened, members[0]) if members and members[0].name == exporting.HEAD else b""
+            head = exporting.read_head(first, str(file))
+            with _index(folder, head) as index:
                 return _add(index, _unpacked(opened, members, head, index.folder, str(file)))
     except tarfile.TarError as error:
         raise BadData(f"{file} is not an export of an index: {error}") from None
@@ -59,11 +58,11 @@ def _unpacked(
     where: str,
 ) -> Iterator[Record]:
     """Records of all item members; images are written beside the index before the items that need them."""
-    place = folder.absolute() / archive.FILES
+    place = folder.absolute() / exporting.FILES
     written: dict[str, str] = {}
     for member in members:
         kind = member.name.split("/")[0]
-        if kind == archive.FILES:
+        if kind == exporting.FILES:
             with files.storage_errors(place):
                 place.mkdir(exist_ok=True)
             data = _content(opened, member)
@@ -72,17 +71,17 @@ def _unpacked(
             if not target.exists():
                 files.write_file(target, [data])
             written[member.name] = str(target)
-        elif kind == archive.ITEMS:
+        elif kind == exporting.ITEMS:
             lines = _content(opened, member).splitlines()
-            for record, image in archive.read_records(lines, head, f"{where}, {member.name}"):
+            for record, image in exporting.read_records(lines, head, f"{where}, {member.name}"):
                 yield replace(record, path=written.get(image) if image is not None else None)
 
 
-def _index(folder: Path, head: dict[str, Any], layout: Layout) -> Index:
-    if not (folder / NAME).exists():
+def _index(folder: Path, head: dict[str, Any]) -> Index:
+    if not (folder / INDEX_FILE).exists():
         names = ("model", "fingerprint", "sizes", "dim", "vectors", "notes")
         Index.create(folder, **{name: head[name] for name in names})
-    index = Index.open(folder, layout)
+    index = Index.open(folder)
     try:
         _check(index, head)
     except BaseException:

@@ -7,31 +7,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 
 from genius import files
 from genius.errors import BadInput, IndexLocked, IndexMismatch, StorageError
 from genius.failpoints import failpoint
-from genius.store import arrays, schema
-from genius.store.arrays import AnyArray, CacheDamaged, Generation, Stream
-from genius.store.connection import NAME, create
+from genius.search.trie import Trie
+from genius.store import generations, schema
+from genius.store.connection import INDEX_FILE, create
+from genius.store.generations import AnyArray, CacheDamaged, Generation, Stream
 from genius.store.lock import WriterLock
 from genius.store.records import (
     Amendment,
     Record,
+    RecordBatch,
     RowRuns,
-    Segment,
     pack_modality,
 )
 from genius.store.repair import REPAIRED, finish_repair
-from genius.store.snapshot import PLAIN, Layout, Pinned, Snapshot
-from genius.store.sqlite import Truth
+from genius.store.snapshot import GenerationRef, Snapshot
+from genius.store.truth import Truth
 
 LOCK = "writer.lock"
+LAYOUT = "trie-1"  # form of the arrays of a generation; changes when they do
 SETTINGS = (
-    "uuid",
     "model",
     "fingerprint",
     "sizes",
@@ -44,17 +44,16 @@ SETTINGS = (
 class Index:
     """An open index. Threads may share it; other processes may read it, and write when nobody else does."""
 
-    def __init__(self, folder: Path, truth: Truth, layout: Layout) -> None:
+    def __init__(self, folder: Path, truth: Truth) -> None:
         self.folder = folder
         self.truth = truth
-        self.layout = layout
         self.settings = truth.settings()
         self.levels = len(self.settings["sizes"])
         self.dim: int | None = self.settings["dim"] if self.settings["vectors"] else None
         self._lock = WriterLock(folder / LOCK)
         self._writes = threading.RLock()  # one writing thread
         self._views = threading.RLock()  # one thread renews the snapshot
-        self._pinned: Pinned | None = None  # what the generation in use answers to
+        self._pinned: GenerationRef | None = None  # what the generation in use answers to
         self._snapshot: Snapshot | None = None
 
     @classmethod
@@ -76,10 +75,9 @@ class Index:
         with files.storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         with WriterLock(folder / LOCK):
-            if (folder / NAME).exists() or (folder / REPAIRED).exists():
+            if (folder / INDEX_FILE).exists() or (folder / REPAIRED).exists():
                 raise BadInput(f"{folder} holds an index already: open it, or choose another folder")
             settings = {
-                "uuid": uuid4().hex,
                 "model": model,
                 "fingerprint": fingerprint,
                 "sizes": [int(size) for size in sizes],
@@ -87,20 +85,20 @@ class Index:
                 "vectors": vectors,
                 "notes": dict(notes or {}),
             }
-            create(folder / NAME, settings)
+            create(folder / INDEX_FILE, settings)
 
     @classmethod
-    def open(cls, folder: Path, layout: Layout = PLAIN) -> Index:
+    def open(cls, folder: Path) -> Index:
         """Open the index in `folder`; older tables are brought up to date, newer ones refused."""
-        if not (folder / NAME).exists() and (folder / REPAIRED).exists():
+        if not (folder / INDEX_FILE).exists() and (folder / REPAIRED).exists():
             with WriterLock(folder / LOCK):
                 finish_repair(folder)
-        truth = Truth.open(folder / NAME)
+        truth = Truth.open(folder / INDEX_FILE)
         try:
             if truth.version < schema.VERSION:
                 with WriterLock(folder / LOCK):
                     truth.migrate()
-            return cls(folder, truth, layout)
+            return cls(folder, truth)
         except BaseException:
             truth.close()
             raise
@@ -161,21 +159,21 @@ class Index:
         """Publish a new generation that holds every item, and forget tombstones; its number."""
         with self.writing():
             through = self.truth.last_row()
-            base = Segment.join([self._empty(), *self.truth.segments(self.levels, None, through=through)])
+            base = RecordBatch.join([self._empty(), *self.truth.batches(self.levels, None, through=through)])
             failpoint("before-build")
             built = self._arrays(base)
             failpoint("during-build")
-            number = max(self.pinned().number, *arrays.numbers(self.folder), 0) + 1
+            number = max(self.pinned().number, *generations.numbers(self.folder), 0) + 1
             settings = {key: self.settings[key] for key in SETTINGS}
-            facts = {"layout": self.layout.name, "last_row": through, "settings": settings}
-            digest = arrays.publish(
+            facts = {"layout": LAYOUT, "last_row": through, "settings": settings}
+            digest = generations.publish(
                 self.folder, number, facts, built, self._vector_stream(len(base), through)
             )
             failpoint("before-generation-commit")
             with self.truth.writing():
-                self.truth.put(generation=Pinned(number, digest, through, len(base)))
+                self.truth.put(generation=GenerationRef(number, digest, through, len(base)))
                 self.truth.forget_removed(through)
-            arrays.delete_others(self.folder, keep=number)
+            generations.delete_others(self.folder, keep=number)
             return number
 
     def worth_compacting(self) -> bool:
@@ -186,9 +184,9 @@ class Index:
 
     # --- reading ------------------------------------------------------------------------------------------
 
-    def pinned(self) -> Pinned:
+    def pinned(self) -> GenerationRef:
         """The generation that the truth stands for."""
-        return Pinned(*self.truth.settings().get("generation") or ())
+        return GenerationRef(*self.truth.settings().get("generation") or ())
 
     def snapshot(self) -> Snapshot:
         """The present state; the same object as long as nothing changed. A damaged cache is built anew."""
@@ -236,15 +234,15 @@ class Index:
             gone = self.truth.removed(through)
             known = before.through if before else generation.last_row
             parts = [before.delta if before else self._empty()]
-            parts += self.truth.segments(self.levels, self.dim, after=known, through=through)
-            delta = Segment.join(parts)
+            parts += self.truth.batches(self.levels, self.dim, after=known, through=through)
+            delta = RecordBatch.join(parts)
             delta = delta.take(np.isin(delta.rows, gone, invert=True))
             return Snapshot(self.truth.change(), generation, gone, delta, through)
 
-    def _load(self, pinned: Pinned) -> Generation:
+    def _load(self, pinned: GenerationRef) -> Generation:
         if pinned.number == 0:
             return self._in_memory(0)
-        return arrays.load(self.folder, pinned.number, pinned.digest, self.layout.name)
+        return generations.load(self.folder, pinned.number, pinned.digest, LAYOUT)
 
     def _renew_in_memory(self) -> None:
         """Put a generation in memory in the place of a damaged one that cannot be written anew."""
@@ -255,30 +253,30 @@ class Index:
             self._pinned = self.pinned()
 
     def _in_memory(self, through: int) -> Generation:
-        parts = self.truth.segments(self.levels, self.dim, through=through)
-        base = Segment.join([self._empty(), *parts])
+        parts = self.truth.batches(self.levels, self.dim, through=through)
+        base = RecordBatch.join([self._empty(), *parts])
         large = {} if base.vectors is None else {"vectors": base.vectors}
         return Generation(0, through, self._arrays(base), dict(large))
 
-    def _arrays(self, base: Segment) -> dict[str, AnyArray]:
+    def _arrays(self, base: RecordBatch) -> dict[str, AnyArray]:
         runs = RowRuns.of(base.rows)
         own: dict[str, AnyArray] = {
             "run_place": runs.place,
             "run_row": runs.row,
             "modality": pack_modality(base.modality),
         }
-        return {**own, **self.layout.build(base.codes, self.settings["sizes"])}
+        return {**own, **Trie.build(base.codes, self.settings["sizes"]).arrays()}
 
     def _vector_stream(self, count: int, through: int) -> dict[str, Stream]:
         if self.dim is None:
             return {}
-        parts = self.truth.segments(self.levels, self.dim, through=through)
+        parts = self.truth.batches(self.levels, self.dim, through=through)
         pieces = (part.vectors for part in parts if part.vectors is not None)
         return {"vectors": Stream("<f2", (count, self.dim), pieces)}
 
-    def _empty(self) -> Segment:
+    def _empty(self) -> RecordBatch:
         vectors = None if self.dim is None else np.zeros((0, self.dim), np.float16)
-        return Segment(
+        return RecordBatch(
             np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros((0, self.levels), np.uint16), vectors
         )
 

@@ -22,11 +22,6 @@ class WriterLock:
         self._handle: int | None = None
         self._depth = 0
 
-    @property
-    def held(self) -> bool:
-        """Whether this object holds the lock."""
-        return self._handle is not None
-
     def acquire(self) -> None:
         """Take the lock at once, or raise IndexLocked saying who has it."""
         if self._handle is None:

@@ -113,7 +113,7 @@ class Amendment:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class RecordBatch:
     """Rows of the truth as arrays, in the order of their row numbers."""
 
     rows: Rows  # (n,)
@@ -125,8 +125,8 @@ class Segment:
         return len(self.rows)
 
     @classmethod
-    def join(cls, parts: Iterable[Segment]) -> Segment:
-        """One segment of several, which are in row order."""
+    def join(cls, parts: Iterable[RecordBatch]) -> RecordBatch:
+        """One batch of several, which are in row order."""
         every = list(parts)
         vectors = [part.vectors for part in every if part.vectors is not None]
         return cls(
@@ -136,10 +136,10 @@ class Segment:
             np.concatenate(vectors) if len(vectors) == len(every) else None,
         )
 
-    def take(self, keep: NDArray[Any]) -> Segment:
+    def take(self, keep: NDArray[Any]) -> RecordBatch:
         """The part of it that `keep` (a mask or places) names."""
         vectors = None if self.vectors is None else self.vectors[keep]
-        return Segment(self.rows[keep], self.modality[keep], self.codes[keep], vectors)
+        return RecordBatch(self.rows[keep], self.modality[keep], self.codes[keep], vectors)
 
 
 def pack_modality(modality: NDArray[np.uint8]) -> NDArray[np.uint8]:

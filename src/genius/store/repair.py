@@ -13,8 +13,8 @@ from typing import Any
 from genius import files
 from genius.errors import IndexCorrupt, IndexMismatch
 from genius.failpoints import failpoint
-from genius.store.arrays import MANIFEST, generation_folder, numbers
-from genius.store.connection import NAME, connect, create, sqlite_errors
+from genius.store.connection import INDEX_FILE, connect, create, sqlite_errors
+from genius.store.generations import MANIFEST, generation_folder, numbers
 from genius.store.records import checksum
 
 REPAIRED = "repaired.sqlite"  # a mended truth that is about to take the place of the damaged one
@@ -59,10 +59,10 @@ def repair_truth(folder: Path) -> Salvage:
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
         for ending in ("", "-wal"):
-            if (folder / (NAME + ending)).exists():
-                shutil.copyfile(folder / (NAME + ending), work / (NAME + ending))
+            if (folder / (INDEX_FILE + ending)).exists():
+                shutil.copyfile(folder / (INDEX_FILE + ending), work / (INDEX_FILE + ending))
     try:
-        source = _open_damaged(work / NAME)
+        source = _open_damaged(work / INDEX_FILE)
         try:
             _copy(source, folder, salvage)
         finally:
@@ -72,7 +72,7 @@ def repair_truth(folder: Path) -> Salvage:
     failpoint("before-repair-swap")
     with files.storage_errors(folder):
         salvage.damaged = _free_name(folder / "damaged.sqlite")
-        (folder / NAME).replace(salvage.damaged)
+        (folder / INDEX_FILE).replace(salvage.damaged)
     failpoint("during-repair-swap")
     finish_repair(folder)
     return salvage
@@ -83,8 +83,8 @@ def finish_repair(folder: Path) -> None:
     with files.storage_errors(folder):
         for ending in ("-wal", "-shm"):
             # Left in place, the old journal would be replayed onto the new file.
-            (folder / (NAME + ending)).unlink(missing_ok=True)
-    files.publish(folder / REPAIRED, folder / NAME)
+            (folder / (INDEX_FILE + ending)).unlink(missing_ok=True)
+    files.publish(folder / REPAIRED, folder / INDEX_FILE)
 
 
 def _open_damaged(file: Path) -> sqlite3.Connection:

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from genius.store.arrays import AnyArray, Generation
-from genius.store.records import Codes, RowRuns, Rows, Segment, unpack_modality
+from genius.store.generations import AnyArray, Generation
+from genius.store.records import RecordBatch, RowRuns, Rows, unpack_modality
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """What a generation keeps of the codes: a name that changes with the form, and the builder."""
-
-    name: str
-    build: Callable[
-        [Codes, Sequence[int]], dict[str, AnyArray]
-    ]  # of codes (n, M) and the sizes of the levels
-
-
-class Pinned(NamedTuple):
+class GenerationRef(NamedTuple):
     """What the truth says of its generation: number (0: none), digest of the manifest, last row and items."""
 
     number: int = 0
     digest: str = ""
     through: int = 0
     items: int = 0
-
-
-PLAIN = Layout("codes-1", lambda codes, sizes: {"codes": codes})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +27,7 @@ class Snapshot:
     change: int
     generation: Generation
     gone: Rows  # rows that are removed, ascending
-    delta: Segment
+    delta: RecordBatch
     through: int  # rows up to here are accounted for
 
     def alive(self) -> AnyArray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from genius.store.connection import NAME
+from genius.store.connection import INDEX_FILE
 from genius.store.index import Index
 
 
@@ -41,7 +41,7 @@ def stats(index: Index) -> dict[str, Any]:
 
 def disk_use(index: Index) -> dict[str, int]:
     """Bytes on disk of the truth, and of what the present generation keeps of codes and vectors."""
-    truth = sum(file.stat().st_size for file in index.folder.glob(f"{NAME}*"))
+    truth = sum(file.stat().st_size for file in index.folder.glob(f"{INDEX_FILE}*"))
     codes = vectors = 0
     for file in index.folder.glob(f"generation-{index.pinned().number:06d}/*"):
         if file.name.startswith("vectors."):

@@ -17,7 +17,7 @@ import numpy as np
 from genius.failpoints import failpoint
 from genius.store import schema
 from genius.store.connection import connect, corrupt, sqlite_errors
-from genius.store.records import MODALITIES, Amendment, Known, Record, Rows, Segment, Stamp, checksum
+from genius.store.records import MODALITIES, Amendment, Known, Record, RecordBatch, Rows, Stamp, checksum
 from genius.types import Modality
 
 CHUNK = 4096  # rows read at a time
@@ -193,9 +193,9 @@ class Truth:
         with self._use():
             return [id for (id,) in self.connection.execute(query, (os.fsencode(source),))]
 
-    def segments(
+    def batches(
         self, levels: int, dim: int | None, after: int = 0, through: int | None = None
-    ) -> Iterator[Segment]:
+    ) -> Iterator[RecordBatch]:
         """Items with row numbers in (after, through] as arrays, a chunk at a time, checksums verified.
 
         `dim` is the width of the vectors, or None to leave them out.
@@ -208,7 +208,7 @@ class Truth:
                 chunk = self.connection.execute(query, (after, last)).fetchall()
             if not chunk:
                 return
-            yield self._segment(chunk, levels, dim)
+            yield self._batch(chunk, levels, dim)
             after = chunk[-1][0]
 
     def removed(self, through: int) -> Rows:
@@ -266,7 +266,7 @@ class Truth:
             id, Modality(modality), numbers, None, _path(path), text, _path(source), meta, hash, Stamp(*stamp)
         )
 
-    def _segment(self, chunk: list[tuple[Any, ...]], levels: int, dim: int | None) -> Segment:
+    def _batch(self, chunk: list[tuple[Any, ...]], levels: int, dim: int | None) -> RecordBatch:
         for row, modality, codes, expected, vector in chunk:
             widths = (len(codes) == 2 * levels) and (
                 dim is None or (vector is not None and len(vector) == 2 * dim)
@@ -280,7 +280,7 @@ class Truth:
                 np.frombuffer(joined, dtype="<f2").reshape(len(chunk), dim).astype(np.float16, copy=False)
             )
         codes = np.frombuffer(b"".join(row[2] for row in chunk), dtype="<u2").reshape(len(chunk), levels)
-        return Segment(
+        return RecordBatch(
             np.array([row[0] for row in chunk], dtype=np.int64),
             np.array([_PLACE[row[1]] for row in chunk], dtype=np.uint8),
             codes.astype(np.uint16, copy=False),

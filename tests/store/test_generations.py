@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from genius.store import arrays
-from genius.store.arrays import BLOCK, CacheDamaged, Stream
+from genius.store import generations
+from genius.store.generations import BLOCK, CacheDamaged, Stream
 
 FACTS = {"layout": "test-1", "last_row": 7}
 
@@ -16,13 +16,15 @@ def publish(folder, number, **extra):
     stream = Stream(
         "<f2", values.shape, (values[start : start + 999] for start in range(0, len(values), 999))
     )
-    digest = arrays.publish(folder, number, FACTS, {"codes": np.arange(10), **extra}, {"vectors": stream})
+    digest = generations.publish(
+        folder, number, FACTS, {"codes": np.arange(10), **extra}, {"vectors": stream}
+    )
     return digest, values
 
 
 def test_arrays_come_back_as_they_were(tmp_path):
     digest, values = publish(tmp_path, 3, empty=np.zeros((0, 4), np.uint16))
-    generation = arrays.load(tmp_path, 3, digest, "test-1")
+    generation = generations.load(tmp_path, 3, digest, "test-1")
     assert (generation.number, generation.last_row) == (3, 7)
     np.testing.assert_array_equal(generation.arrays["codes"], np.arange(10))
     assert generation.arrays["empty"].shape == (0, 4)
@@ -38,7 +40,7 @@ def test_a_flipped_bit_in_a_large_array_is_noticed_where_it_is_read(tmp_path):
     data = bytearray(file.read_bytes())
     data[3 * BLOCK + 5] ^= 1
     file.write_bytes(data)
-    generation = arrays.load(tmp_path, 1, digest, "test-1")
+    generation = generations.load(tmp_path, 1, digest, "test-1")
     large = generation.large["vectors"]
     row = (3 * BLOCK + 5) // 200
     np.testing.assert_array_equal(large[np.array([0, 1])], values[:2])  # another block
@@ -46,7 +48,7 @@ def test_a_flipped_bit_in_a_large_array_is_noticed_where_it_is_read(tmp_path):
         with pytest.raises(CacheDamaged):
             large[np.array([0, row])]
     with pytest.raises(CacheDamaged):
-        arrays.verify(generation)
+        generations.verify(generation)
     generation.close()
 
 
@@ -56,7 +58,7 @@ def test_a_row_across_two_blocks_checks_both(tmp_path):
     data = bytearray(file.read_bytes())
     data[BLOCK] ^= 1  # first byte of block 1; row 327 spans bytes 65,400 to 65,599
     file.write_bytes(data)
-    generation = arrays.load(tmp_path, 1, digest, "test-1")
+    generation = generations.load(tmp_path, 1, digest, "test-1")
     with pytest.raises(CacheDamaged):
         generation.large["vectors"][np.array([327])]
     generation.close()
@@ -65,20 +67,20 @@ def test_a_row_across_two_blocks_checks_both(tmp_path):
 def test_another_layout_or_digest_is_not_taken(tmp_path):
     digest, _ = publish(tmp_path, 1)
     with pytest.raises(CacheDamaged, match="layout"):
-        arrays.load(tmp_path, 1, digest, "test-2")
+        generations.load(tmp_path, 1, digest, "test-2")
     with pytest.raises(CacheDamaged, match="not the published one"):
-        arrays.load(tmp_path, 1, "0" * 64, "test-1")
+        generations.load(tmp_path, 1, "0" * 64, "test-1")
     with pytest.raises(CacheDamaged, match="no manifest"):
-        arrays.load(tmp_path, 2, digest, "test-1")
+        generations.load(tmp_path, 2, digest, "test-1")
 
 
 def test_held_generations_are_not_deleted(tmp_path):
     digest, _ = publish(tmp_path, 1)
     publish(tmp_path, 2)
     (tmp_path / "generation-000003.partial").mkdir()
-    held = arrays.load(tmp_path, 1, digest, "test-1")
-    arrays.delete_others(tmp_path, keep=2)
+    held = generations.load(tmp_path, 1, digest, "test-1")
+    generations.delete_others(tmp_path, keep=2)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["generation-000001", "generation-000002"]
     held.close()
-    arrays.delete_others(tmp_path, keep=2)
-    assert arrays.numbers(tmp_path) == [2]
+    generations.delete_others(tmp_path, keep=2)
+    assert generations.numbers(tmp_path) == [2]

@@ -29,7 +29,7 @@ HEAD, ITEMS, FILES = "index.json", "items", "files"
 
 def head_of(index: Index, vectors: bool) -> dict[str, Any]:
     """What an importer must know before the items."""
-    settings = {key: index.settings[key] for key in SETTINGS if key != "uuid"}
+    settings = {key: index.settings[key] for key in SETTINGS}
     return {"format": FORMAT, **settings, "vectors": vectors and index.dim is not None}
 
 
@@ -101,11 +101,11 @@ def _stored(index: Index, vectors: bool) -> Iterator[list[Record]]:
     """All items in row order, a chunk at a time, whole."""
     dim = index.dim if vectors else None
     with index.truth.reading():
-        for segment in index.truth.segments(index.levels, dim):
-            found = index.truth.records(segment.rows.tolist())
+        for batch in index.truth.batches(index.levels, dim):
+            found = index.truth.records(batch.rows.tolist())
             chunk = []
-            for number, row in enumerate(segment.rows.tolist()):
-                vector = None if segment.vectors is None else segment.vectors[number]
+            for number, row in enumerate(batch.rows.tolist()):
+                vector = None if batch.vectors is None else batch.vectors[number]
                 chunk.append(replace(found[row], vector=vector, thumbnail=index.truth.thumbnail(row)))
             yield chunk
 

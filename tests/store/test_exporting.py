@@ -11,8 +11,8 @@ import pytest
 
 from genius import files
 from genius.errors import BadData, BadInput, IndexMismatch
-from genius.store.archive import export_lines, export_tar
 from genius.store.check import check
+from genius.store.exporting import export_lines, export_tar
 from genius.store.importing import import_file
 from genius.store.index import Index
 
