@@ -36,7 +36,7 @@ import torch
 from numpy.typing import NDArray
 from pools import versions
 
-from genius.decode.checkpoint import to_released
+from genius.convert.decoder import to_released
 from genius.decode.initial import initialise
 from genius.decode.model import Decoder, DecoderShape
 from genius.search.found import Found

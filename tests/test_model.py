@@ -18,7 +18,7 @@ from genius.decode.model import DecoderShape
 from genius.decode.weights import save_decoder
 from genius.errors import ModelMismatch, ModelNotFound
 from genius.model import MODELS, Model, model_folder
-from genius.pipeline.stages import read_model_toml, write_model_toml
+from genius.model_toml import read_model_toml, write_model_toml
 from genius.pool.model import PoolModel
 from genius.quantize.model import Quantizer, save_quantizer
 from genius.types import Modality
@@ -164,7 +164,7 @@ def test_a_table_that_lacks_something(folder: Path, table: str, value: Any) -> N
 @pytest.mark.parametrize("data", [b"[encoder", b"encoder = 3\nquantizer = 4\n", b"\xff\xfe"])
 def test_a_model_toml_that_is_none(folder: Path, data: bytes) -> None:
     (folder / "model.toml").write_bytes(data)
-    with pytest.raises(ModelMismatch, match=r"model\.toml is no model of ours"):
+    with pytest.raises(ModelMismatch, match=r"is not a valid model\.toml"):
         Model.load(folder)
 
 

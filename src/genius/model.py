@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -23,6 +22,8 @@ from numpy.typing import NDArray
 from genius.data.instructions import clean, query_text
 from genius.encode.base import Array, Encoder, FusingEncoder, Parts, encode_parts, load_encoder
 from genius.errors import ModelMismatch, ModelNotFound
+from genius.model_toml import NAME as SETTINGS
+from genius.model_toml import invalid, read_model_toml
 from genius.types import Modality
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from genius.quantize.model import Quantizer
 
 MODELS = Path(__file__).parent / "models"
-SETTINGS, DECODER = "model.toml", "decoder.safetensors"
+DECODER = "decoder.safetensors"
 MODALITIES = tuple(Modality)
 
 
@@ -48,15 +49,7 @@ def model_folder(name: str | Path) -> Path:
 
 def read_settings(name: str | Path) -> dict[str, Any]:
     """The model.toml of a model (shipped, or a folder); nothing else is loaded."""
-    file = model_folder(name) / SETTINGS
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise _no_model(file, error) from None
-
-
-def _no_model(file: Path, error: Exception) -> ModelMismatch:
-    return ModelMismatch(f"{file} is no model of ours ({error}): train or convert it anew")
+    return read_model_toml(model_folder(name))
 
 
 @dataclass(frozen=True)
@@ -85,7 +78,7 @@ class Model:
             decoder = settings.get("decoder")
             _refuse_strangers(folder, encoder, quantizer, decoder)
         except (KeyError, TypeError) as error:
-            raise _no_model(folder / SETTINGS, error) from None
+            raise invalid(folder / SETTINGS, error) from None
         # not the decoder: stored codes do not depend on it
         digest = hashlib.blake2b(encoder.fingerprint.encode(), digest_size=8)
         digest.update(json.dumps(quantizer.shape()).encode())

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from genius.decode.checkpoint import to_released
+from genius.convert.decoder import to_released
 from genius.decode.initial import init_from_codebooks, initialise
 from genius.decode.model import PRESETS, Decoder, DecoderShape, DecoderState, distance_buckets
 from genius.errors import BadInput

@@ -17,8 +17,9 @@ from genius.data.base import open_dataset
 from genius.engine import Engine
 from genius.errors import BadInput, ModelMismatch
 from genius.model import Model
+from genius.model_toml import read_model_toml, write_model_toml
 from genius.pipeline import stages
-from genius.pipeline.stages import read_model_toml, train_stages, write_model_toml
+from genius.pipeline.stages import train_stages
 from genius.training.journal import read_log
 from genius.types import Query
 
@@ -242,7 +243,7 @@ def test_model_toml_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_model_toml(tmp_path) == tables
     assert read_model_toml(tmp_path / "none") == {}
     (tmp_path / "model.toml").write_text("[encoder")
-    with pytest.raises(ModelMismatch, match="remove it and train again"):
+    with pytest.raises(ModelMismatch, match="remove it, then train or convert"):
         read_model_toml(tmp_path)
 
 

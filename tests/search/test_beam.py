@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from genius.decode.checkpoint import to_released
+from genius.convert.decoder import to_released
 from genius.decode.initial import initialise
 from genius.decode.model import Decoder, DecoderShape
 from genius.search.beam import DecoderScorer, beam_search

@@ -22,24 +22,24 @@ class Kind(NamedTuple):
 # A new kind is one function somewhere and one line here.
 KINDS: dict[str, Kind] = {
     "clip-sf": Kind(
-        "genius.encode.convert:convert_clip_sf",
+        "genius.convert.encoders:convert_clip_sf",
         "UniIR's CLIP-SF .pth (OpenAI's CLIP names) to a `clip` folder",
         takes_tokenizer=True,
     ),
     "clip-ff": Kind(
-        "genius.encode.convert:start_clip_ff", "a CLIP folder to a new `clip-ff` folder to train"
+        "genius.convert.encoders:start_clip_ff", "a CLIP folder to a new `clip-ff` folder to train"
     ),
     "blip-ff": Kind(
-        "genius.encode.convert:start_blip_ff", "a BLIP folder to a new `blip-ff` folder to train"
+        "genius.convert.encoders:start_blip_ff", "a BLIP folder to a new `blip-ff` folder to train"
     ),
     "quantizer": Kind(
-        "genius.decode.checkpoint:convert_quantizer", "the authors' quantizer .pth into a model folder"
+        "genius.convert.quantizer:convert_quantizer", "the authors' quantizer .pth into a model folder"
     ),
     "decoder": Kind(
-        "genius.decode.checkpoint:convert_decoder", "the authors' decoder .pth into a model folder"
+        "genius.convert.decoder:convert_decoder", "the authors' decoder .pth into a model folder"
     ),
     "weights": Kind(
-        "genius.encode.convert:convert_weights", "any .pth or .bin to model.safetensors, names kept"
+        "genius.convert.encoders:convert_weights", "any .pth or .bin to model.safetensors, names kept"
     ),
 }
 _LIST = "; ".join(f"{name}: {kind.help}" for name, kind in KINDS.items())

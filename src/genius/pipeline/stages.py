@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import tomllib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -25,8 +21,8 @@ from genius.decode.weights import save_decoder
 from genius.encode import distill, mini
 from genius.encode.base import Encoder, FusingEncoder, load_encoder
 from genius.encode.train import Learner
-from genius.errors import BadInput, ModelMismatch
-from genius.files import write_file
+from genius.errors import BadInput
+from genius.model_toml import read_model_toml, set_table
 from genius.pipeline.encoder import Shown, Splits, plan_of, teach_mini, train_stage
 from genius.pipeline.vectors import encode_set
 from genius.quantize.model import Quantizer, load_quantizer, save_quantizer
@@ -60,29 +56,6 @@ def train_stages(recipe: Recipe, stage: str, folder: Path) -> None:
                 distributed.wait_for_all()
         if distributed.is_main():
             console.print(f"written to {model}: {', '.join(wanted)}", highlight=False)
-
-
-def read_model_toml(folder: Path) -> dict[str, dict[str, Any]]:
-    """The tables of the folder's `model.toml`; none where there is no such file yet."""
-    file = folder / "model.toml"
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ModelMismatch(f"{file} is no model of ours ({error}): remove it and train again") from None
-
-
-def write_model_toml(folder: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
-    """Tables of plain values as `model.toml`: TOML writes these values as JSON does."""
-    lines = []
-    for name, table in tables.items():
-        lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items()), ""]
-    folder.mkdir(parents=True, exist_ok=True)
-    write_file(folder / "model.toml", ["\n".join(lines).encode()])
-
-
-def _note(folder: Path, name: str, table: Mapping[str, Any]) -> None:
-    """Put one table into the folder's `model.toml`."""
-    write_model_toml(folder, {**read_model_toml(folder), name: table})
 
 
 def _wanted(recipe: Recipe, stage: str) -> list[str]:
@@ -145,7 +118,7 @@ def _encoder(recipe: Recipe, folder: Path, device: torch.device) -> None:
         for part in (pictures.train, pictures.val):
             _tell(part.report)
         encoder.save(folder / "model")
-        _note(folder / "model", "encoder", {"name": recipe.encoder.name, "source": ""})
+        set_table(folder / "model", "encoder", {"name": recipe.encoder.name, "source": ""})
 
 
 def _start_encoder(recipe: Recipe, device: torch.device) -> Learner:
@@ -176,7 +149,7 @@ def _adopt_encoder(recipe: Recipe, model: Path) -> None:
         source = ""
     elif Path(source).exists():
         source = str(Path(source).resolve())
-    _note(model, "encoder", {"name": name, "source": source})
+    set_table(model, "encoder", {"name": name, "source": source})
 
 
 def _stored_encoder(model: Path, device: torch.device) -> Encoder:
@@ -223,7 +196,7 @@ def _quantizer(recipe: Recipe, folder: Path, train: Pairs, val: Pairs, encoder: 
     if distributed.is_main():
         console.print(trained.health.table())
         console.print("quantizer on val: " + "  ".join(f"{k} {v:.4g}" for k, v in trained.figures.items()))
-        _note(folder / "model", "quantizer", save_quantizer(quantizer, folder / "model"))
+        set_table(folder / "model", "quantizer", save_quantizer(quantizer, folder / "model"))
 
 
 def _decoder(recipe: Recipe, folder: Path, train: Pairs, val: Pairs) -> None:
@@ -248,4 +221,4 @@ def _decoder(recipe: Recipe, folder: Path, train: Pairs, val: Pairs) -> None:
         folder=folder / "decoder", seed=recipe.seed,
     )  # fmt: skip
     if distributed.is_main():
-        _note(model, "decoder", save_decoder(decoder, model))
+        set_table(model, "decoder", save_decoder(decoder, model))

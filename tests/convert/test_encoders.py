@@ -14,9 +14,9 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from genius.cli.convert import KINDS
+from genius.convert.encoders import convert_clip_sf, convert_weights
 from genius.encode.base import FusingEncoder, load_encoder
 from genius.encode.clip import load
-from genius.encode.convert import convert_clip_sf, convert_weights
 from genius.errors import BadInput, GeniusError, ModelMismatch, ModelNotFound
 
 TEXTS = ["a red dog", "cat", "the blue cat on the mat!"]

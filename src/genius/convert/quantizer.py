@@ -7,27 +7,35 @@ stands a second time under `vq.`. Sizes come from the tensors; what does not fit
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from genius.errors import ModelMismatch
+from genius.model_toml import set_table
 from genius.quantize.fusion import PRESETS
-from genius.quantize.model import Quantizer
-from genius.weights import check_fit
+from genius.quantize.model import Quantizer, save_quantizer
+from genius.weights import check_fit, read_pickled_weights
 
 FUSION = "encoder."
 LEVEL = "residual_rq.layers.{}._codebook."
-AGAIN = "vq._codebook."  # level 0 once more
-OTHERS = ("clip_model.",)  # the encoder, which `genius convert clip` reads
+LEVEL_0_COPY = "vq._codebook."  # level 0 is stored twice
+OTHERS = ("clip_model.",)  # the encoder, which `genius convert clip-sf` reads
 WHERE = "the published quantizer"
+
+
+def convert_quantizer(source: str | Path, to: Path) -> None:
+    """The published quantizer file `source` into the model folder `to`: weights and a table of model.toml."""
+    quantizer = quantizer_from_released(read_pickled_weights(Path(source)))
+    set_table(to, "quantizer", save_quantizer(quantizer, to))
 
 
 def quantizer_to_released(quantizer: Quantizer) -> dict[str, Tensor]:
     """Fusion and codebooks under the published names, with the averages that training them further needs."""
     tensors = {FUSION + name: tensor for name, tensor in quantizer.fusion.state_dict().items()}
     for level, book in enumerate(quantizer.residual.codebooks()):
-        for prefix in (LEVEL.format(level), AGAIN)[: 2 if level == 0 else 1]:
+        for prefix in (LEVEL.format(level), LEVEL_0_COPY)[: 2 if level == 0 else 1]:
             tensors[f"{prefix}embed"] = book[None]
             tensors[f"{prefix}embed_avg"] = book[None]
             tensors[f"{prefix}cluster_size"] = torch.ones(1, len(book))
@@ -42,9 +50,9 @@ def quantizer_from_released(tensors: Mapping[str, Tensor]) -> Quantizer:
     and which of them stands for which modality is to be seen from the items themselves.
     """
     found = {name: tensor for name, tensor in tensors.items() if not name.startswith(OTHERS)}
-    if not any(name.startswith(AGAIN) for name in found):  # the copy may be left out, as a whole
+    if not any(name.startswith(LEVEL_0_COPY) for name in found):  # the copy may be left out, as a whole
         prefix = LEVEL.format(0)
-        found |= {AGAIN + n.removeprefix(prefix): t for n, t in found.items() if n.startswith(prefix)}
+        found |= {LEVEL_0_COPY + n.removeprefix(prefix): t for n, t in found.items() if n.startswith(prefix)}
     books: list[Tensor] = []
     while (book := found.get(LEVEL.format(len(books)) + "embed")) is not None:
         books.append(book)
@@ -59,9 +67,9 @@ def quantizer_from_released(tensors: Mapping[str, Tensor]) -> Quantizer:
     untrained = [n for n, tensor in found.items() if n.endswith(".initted") and not bool(tensor.all())]
     if untrained:
         raise ModelMismatch(f"{WHERE}: {', '.join(untrained)} is false: these codebooks were never trained")
-    if not torch.equal(found[f"{AGAIN}embed"], books[0]):
+    if not torch.equal(found[f"{LEVEL_0_COPY}embed"], books[0]):
         raise ModelMismatch(
-            f"{WHERE}: {AGAIN}embed differs from {LEVEL.format(0)}embed: which one is level 0?"
+            f"{WHERE}: {LEVEL_0_COPY}embed differs from {LEVEL.format(0)}embed: which one is level 0?"
         )
     quantizer.fusion.load_state_dict(
         {n.removeprefix(FUSION): t for n, t in found.items() if n.startswith(FUSION)}

@@ -1,31 +1,26 @@
-"""The authors' published files, in and out: into a model folder of ours, and back under their names.
+"""The authors' published decoder, in and out: into a model folder of ours, and back under their names.
 
-The decoder file has transformers' T5 names under `id_generator.` and a projector under `embed_projector.0.`.
+The file has transformers' T5 names under `id_generator.` and a projector under `embed_projector.0.`.
 Each of our tensors is one of theirs, or several stacked (query, key and value are one matrix here). Sizes
 come from the tensors. Whatever is missing, extra, misshaped or not tied as it must be is refused by name.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from genius.decode.model import SPECIAL_ROWS, Decoder, DecoderShape
-from genius.decode.published_quantizer import quantizer_from_released
 from genius.decode.weights import save_decoder
-from genius.errors import ModelMismatch, StorageError
-from genius.quantize.model import save_quantizer
+from genius.errors import ModelMismatch
+from genius.model_toml import read_model_toml, set_table
 from genius.weights import check_fit, read_pickled_weights
 
-MODEL = "model.toml"
 T5 = "id_generator."
 SHARED = f"{T5}shared.weight"
 COPIES = (f"{T5}lm_head.weight", f"{T5}encoder.embed_tokens.weight", f"{T5}decoder.embed_tokens.weight")
@@ -35,20 +30,13 @@ CODEBOOK = re.compile(r"(?:.*\.)?residual_rq\.layers\.(\d+)\._codebook\.embed")
 OTHERS = ("quantizer.", "clip_model.")  # parts of the same file that other converters read
 
 
-def convert_quantizer(source: str | Path, to: Path) -> None:
-    """The published quantizer file `source` into the model folder `to`: weights and a table of model.toml."""
-    quantizer = quantizer_from_released(read_pickled_weights(Path(source)))
-    tables = _read_tables(to)
-    _write_tables(to, {**tables, "quantizer": save_quantizer(quantizer, to)})
-
-
 def convert_decoder(source: str | Path, to: Path) -> None:
     """The published decoder file `source` into the model folder `to`: weights, and a table of model.toml.
 
     The codes per level are those of the quantizer in the same file, or of the one converted before.
     """
-    tensors, tables = read_pickled_weights(Path(source)), _read_tables(to)
-    known = tables.get("quantizer", {}).get("sizes")
+    tensors = read_pickled_weights(Path(source))
+    known = read_model_toml(to).get("quantizer", {}).get("sizes")
     inside = any(CODEBOOK.fullmatch(name) for name in tensors)
     if known and inside and tuple(known) != code_sizes(tensors):
         raise ModelMismatch(
@@ -56,17 +44,7 @@ def convert_decoder(source: str | Path, to: Path) -> None:
             f"{tuple(known)}: convert the quantizer that belongs to it"
         )
     decoder = from_released(tensors, None if inside else known)
-    _write_tables(to, {**tables, "decoder": save_decoder(decoder, to)})
-
-
-def write_released(tensors: Mapping[str, Tensor], file: Path) -> None:
-    """Write tensors under published names as the authors' code reads them: a torch file, under `model`."""
-    try:
-        torch.save({"model": {name: tensor.contiguous() for name, tensor in tensors.items()}}, file)
-    except (OSError, RuntimeError) as error:
-        raise StorageError(
-            f"cannot write {file} ({error}): free some room or choose another folder"
-        ) from None
+    set_table(to, "decoder", save_decoder(decoder, to))
 
 
 def names(layers: int) -> dict[str, list[str]]:
@@ -168,25 +146,3 @@ def _shape(found: Mapping[str, Tensor], sizes: tuple[int, ...]) -> DecoderShape:
         feed_forward=feed_in.shape[0],
         prefix=projector.shape[0] // width,
     )
-
-
-def _read_tables(folder: Path) -> dict[str, dict[str, Any]]:
-    """The tables of the folder's model.toml; none if there is no such file yet."""
-    file = folder / MODEL
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ModelMismatch(f"{file} is not TOML ({error}): remove it or choose another folder") from None
-
-
-def _write_tables(folder: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write tables of plain values as model.toml: TOML writes these as JSON does."""
-    lines = []
-    for name, table in tables.items():
-        lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items()), ""]
-    part = folder / f".{MODEL}.part"
-    try:
-        part.write_text("\n".join(lines), encoding="utf-8")
-        part.replace(folder / MODEL)
-    except OSError as error:
-        raise StorageError(f"cannot write {folder / MODEL}: {error}; choose another folder") from None

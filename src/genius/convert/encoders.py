@@ -47,7 +47,7 @@ _TELLING = (  # their shapes give the config
     "positional_embedding",
     "text_projection",
 )
-_TURNED = {"visual.proj": "visual_projection.weight", "text_projection": "text_projection.weight"}
+_TRANSPOSED = {"visual.proj": "visual_projection.weight", "text_projection": "text_projection.weight"}
 _IN_BLOCK = {
     "ln_1": "layer_norm1",
     "ln_2": "layer_norm2",
@@ -138,8 +138,8 @@ def rename_clip(tensors: Mapping[str, Tensor], file: Path) -> dict[str, Tensor]:
         block = _BLOCK.fullmatch(name)
         if name in _ONCE:
             renamed[_ONCE[name]] = value
-        elif name in _TURNED:
-            renamed[_TURNED[name]] = value.T.contiguous()
+        elif name in _TRANSPOSED:
+            renamed[_TRANSPOSED[name]] = value.T.contiguous()
         elif block and block[3] == "attn.in_proj":
             stem = f"{_layer(block)}.self_attn"
             for part, third in zip("qkv", value.chunk(3), strict=True):

@@ -1,0 +1,1 @@
+"""Published files of others, in and out: encoders, quantizer and decoder."""
