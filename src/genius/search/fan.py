@@ -152,7 +152,9 @@ def _find(
     """Where the children at these places of a table begin and end, and which of them there are."""
     first, last = children.take(place), children.take(place + 1)
     there = last > first
-    return first, last, there if among is None else there & among(first, last)
+    if among is not None:  # only children that exist can be asked: past the last one there is no node
+        there[there] = among(first[there], last[there])
+    return first, last, there
 
 
 @lru_cache(64)
