@@ -25,8 +25,8 @@ from genius.data.instructions import default_instruction
 from genius.evaluate.contents import read_items, read_queries
 from genius.evaluate.encoding import Encoding, Pool
 from genius.model import Model
-from genius.pool.fair import backgrounds, merged
-from genius.pool.view import SAMPLE
+from genius.query.merging import backgrounds, merge_rankings
+from genius.query.view import SAMPLE
 from genius.types import Modality
 
 Floats = NDArray[np.float32]
@@ -64,7 +64,7 @@ def sentence_for(modality: Modality) -> Callable[[LabelledQuery], str]:
 def by_background(several: Sequence[Asked]) -> list[Floats]:
     """What the engine does."""
     ground = backgrounds({m: one.sample for m, one in zip(MODALITIES, several, strict=True)})
-    return [ground[m].stands_out(one.similar) for m, one in zip(MODALITIES, several, strict=True)]
+    return [ground[m].standardize(one.similar) for m, one in zip(MODALITIES, several, strict=True)]
 
 
 def by_deviation(several: Sequence[Asked]) -> list[Floats]:
@@ -96,7 +96,7 @@ def figures(
         best = several[MODALITIES.index(query.want)].places[:AT].tolist()
         known[query.row].append(not answers.isdisjoint(best))
         for name, way in WAYS.items():
-            which, rank = merged(way(several), AT)
+            which, rank = merge_rankings(way(several), AT)
             first = [int(several[w].places[r]) for w, r in zip(which, rank, strict=True)]
             hits[name][query.row].append((not answers.isdisjoint(first), int(which[0]) in kinds))
     wanted = float(np.mean([np.mean(rows) for rows in known.values()]))

@@ -40,7 +40,7 @@ from genius.cluster.indexing import ClusterRun, index_on_cluster
 from genius.cluster.serving import Deployment, deploy
 from genius.data.tables import read_items
 from genius.engine import Engine
-from genius.pool.adding import Added
+from genius.ingest.result import AddResult
 from genius.serve.limits import Limits
 
 RESULTS = Path(__file__).parent / "results" / "cluster.json"
@@ -105,7 +105,7 @@ class Watch:
 def plain(source: Path, folder: Path, model: str) -> Rate:
     watch = Watch()
 
-    def tell(added: Added) -> None:
+    def tell(added: AddResult) -> None:
         watch.note(added.done, time.process_time())
 
     with Engine.create(folder, model) as engine:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from pools import versions
 
-from genius.pool.view import View
+from genius.query.view import PoolView
 from genius.store.check import check
 from genius.store.index import Index
 from genius.store.records import Record
@@ -69,13 +69,13 @@ def measure(folder: Path, items: int, batch: int, vectors: bool) -> dict[str, An
         compacting = time.perf_counter() - began
     began = time.perf_counter()
     with Index.open(folder) as index:
-        View(index.snapshot(), SIZES)
+        PoolView(index.snapshot(), SIZES)
         opening = time.perf_counter() - began
         began = time.perf_counter()
         index.add(records(items, 1, vectors))
         one = time.perf_counter() - began
         began = time.perf_counter()
-        view = View(index.snapshot(), SIZES)
+        view = PoolView(index.snapshot(), SIZES)
         fresh = time.perf_counter() - began
         began = time.perf_counter()
         index.remove([f"photos/{n:08d}.jpg" for n in range(100)])

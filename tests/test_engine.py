@@ -202,7 +202,7 @@ def settle(engine, monkeypatch):
 def test_unchanged_files_are_not_opened_again(engine, pictures, model, monkeypatch):
     settle(engine, monkeypatch)
     engine.add(images(pictures))
-    monkeypatch.setattr("genius.pool.intake.open_image", lambda *a, **k: pytest.fail("was opened"))
+    monkeypatch.setattr("genius.ingest.item.open_image", lambda *a, **k: pytest.fail("was opened"))
     monkeypatch.setattr(Path, "read_bytes", lambda self: pytest.fail("was read"))
     assert engine.add(images(pictures)).unchanged == 10
 

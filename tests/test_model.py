@@ -19,8 +19,8 @@ from genius.decode.weights import save_decoder
 from genius.errors import ModelMismatch, ModelNotFound
 from genius.model import MODELS, Model, model_folder
 from genius.model_toml import read_model_toml, write_model_toml
-from genius.pool.model import PoolModel
 from genius.quantize.model import Quantizer, save_quantizer
+from genius.retrieval_model import RetrievalModel
 from genius.types import Modality
 
 TINY = runpy.run_path(str(Path(__file__).resolve().parent / "pipeline" / "tiny.py"))
@@ -67,7 +67,7 @@ def retable(folder: Path, **tables: Any) -> Path:
 
 def test_what_a_model_knows(folder: Path) -> None:
     model = Model.load(folder)
-    checked: PoolModel = model
+    checked: RetrievalModel = model
     assert (checked.name, checked.sizes, model.levels) == (str(folder), SIZES, 3)
     assert model.modality_codes == {Modality.IMAGE: 0, Modality.TEXT: 1, Modality.PAIR: 2}
     assert model.search_defaults == {"method": "lookup", "beam": 7}

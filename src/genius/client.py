@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from genius.data.report import Skipped
 from genius.errors import BadInput, GeniusError
+from genius.ingest.result import AddResult
 from genius.types import Hit, Item, Modality, Query
 
 if TYPE_CHECKING:
@@ -33,17 +33,6 @@ class ServerError(GeniusError):
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
         self.status = status
-
-
-@dataclass(slots=True)
-class Added:
-    """What became of the items that were given."""
-
-    added: int = 0
-    updated: int = 0
-    unchanged: int = 0
-    repeated: int = 0
-    skipped: tuple[Skipped, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +125,9 @@ class Client:
             self._json("POST", "/v1/search", _given({"like": id, "text": but, "limit": k, "want": want}))
         )
 
-    def add(self, items: Iterable[Item]) -> Added:
+    def add(self, items: Iterable[Item]) -> AddResult:
         """Add or update items by id; files are read here and sent."""
-        total = Added()
+        total = AddResult()
         for batch in _batches(items):
             sent = [_given({"id": item.id, "text": item.text, "meta": dict(item.meta)}) for item in batch]
             for item, fields in zip(batch, sent, strict=True):
@@ -147,7 +136,8 @@ class Client:
             answer = self._json("POST", "/v1/items", {"items": sent})
             for name in ("added", "updated", "unchanged", "repeated"):
                 setattr(total, name, getattr(total, name) + answer[name])
-            total.skipped += tuple(Skipped(left["id"], left["reason"]) for left in answer["skipped"])
+            for skipped in answer["skipped"]:
+                total.report.skip(skipped["id"], skipped["reason"])
         return total
 
     def remove(self, ids: Sequence[str]) -> int:

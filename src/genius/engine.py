@@ -15,14 +15,15 @@ from numpy.typing import NDArray
 from genius.data.images import open_image
 from genius.data.report import Report
 from genius.errors import ModelMismatch, ModelNotFound
-from genius.pool.adding import Added, add_items
-from genius.pool.answering import Answer, Asked, answers, embed
-from genius.pool.asking import questions
-from genius.pool.branch import Branch, branch
-from genius.pool.defaults import default_options, describe
-from genius.pool.intake import THUMBNAIL, thumbnail
-from genius.pool.model import PoolModel
-from genius.pool.view import View
+from genius.ingest.add import add_items
+from genius.ingest.item import THUMBNAIL, thumbnail
+from genius.ingest.result import AddResult
+from genius.query.branch import Branch, branch
+from genius.query.defaults import default_options, describe_options
+from genius.query.ranking import EmbeddedSubquery, ScoredRow, embed, rank
+from genius.query.subqueries import subqueries
+from genius.query.view import PoolView
+from genius.retrieval_model import RetrievalModel
 from genius.search.run import Options, Searcher
 from genius.store.generations import CacheDamaged
 from genius.store.index import Index
@@ -33,7 +34,7 @@ from genius.types import Hit, Item, Modality, Query
 ATTEMPTS = 5  # at an answer while others change the index
 
 
-class Result(NamedTuple):
+class SearchResult(NamedTuple):
     """The hits of one query and what the search touched."""
 
     hits: list[Hit]
@@ -46,14 +47,14 @@ class Result(NamedTuple):
 class Engine:
     """An open index with the model that made it. Threads may share it."""
 
-    def __init__(self, index: Index, model: PoolModel | None = None, device: str = "cpu") -> None:
+    def __init__(self, index: Index, model: RetrievalModel | None = None, device: str = "cpu") -> None:
         self.index = index
         self._device = device
         self._loading = threading.RLock()
-        self._model: PoolModel | None = None
+        self._model: RetrievalModel | None = None
         self._searcher: Searcher | None = None
         self._lookup: Searcher | None = None  # the same without a decoder
-        self._view: View | None = None
+        self._view: PoolView | None = None
         if model is not None:
             self._take(model)
 
@@ -61,7 +62,7 @@ class Engine:
     def create(
         cls,
         folder: str | Path,
-        model: str | Path | PoolModel = "mini",
+        model: str | Path | RetrievalModel = "mini",
         *,
         vectors: bool = True,
         device: str = "cpu",
@@ -84,7 +85,7 @@ class Engine:
 
     @classmethod
     def open(
-        cls, folder: str | Path, *, model: str | Path | PoolModel | None = None, device: str = "cpu"
+        cls, folder: str | Path, *, model: str | Path | RetrievalModel | None = None, device: str = "cpu"
     ) -> Engine:
         """Open the index in `folder`; its model is loaded when first needed, unless one is given."""
         index = Index.open(Path(folder))
@@ -106,7 +107,7 @@ class Engine:
         self.close()
 
     @property
-    def model(self) -> PoolModel:
+    def model(self) -> RetrievalModel:
         """The model that made the index; raises IndexMismatch if its name now stands for another one."""
         with self._loading:
             if self._model is None:
@@ -122,8 +123,8 @@ class Engine:
         *,
         source: str | None = None,
         report: Report | None = None,
-        progress: Callable[[Added], None] | None = None,
-    ) -> Added:
+        progress: Callable[[AddResult], None] | None = None,
+    ) -> AddResult:
         """Add or update items by id; searchable and on disk batch by batch, without any rebuild.
 
         Unchanged items are not encoded again, bad ones are skipped and named in the result's report.
@@ -190,7 +191,7 @@ class Engine:
         search: str | None = None,
         rerank: str | None = None,
         beam: int | None = None,
-    ) -> list[Result]:
+    ) -> list[SearchResult]:
         """As `search_batch`, with what each search touched and the state of the index that answered."""
         options = self._options(k, search, rerank, beam)
         present = self._current().present
@@ -201,15 +202,17 @@ class Engine:
                     view = self._current()
                     if view.present != present:
                         present, ready = view.present, self._ask(queries, want, view.present)
-                    ranked = answers(view, self._searcher_for(options), self.model, ready, options)
-                    rows = {answer.row for one in ranked for answer in one.answers}
+                    ranked = rank(view, self._searcher_for(options), self.model, ready, options)
+                    rows = {answer.row for one in ranked for answer in one.items}
                     records = self.index.truth.records(rows)
             except CacheDamaged:
                 self.index.rebuild()
                 continue
             if rows == records.keys():  # else a change has overtaken the search: the next one is let wait
                 now = (view.snapshot.generation.number, view.snapshot.change)
-                return [Result(_hits(one.answers, records), one.beams, one.leaves, *now) for one in ranked]
+                return [
+                    SearchResult(_hits(one.items, records), one.beams, one.leaves, *now) for one in ranked
+                ]
         raise AssertionError("a cache that was just built is damaged again")
 
     def warm(self) -> None:
@@ -220,18 +223,18 @@ class Engine:
 
     def _ask(
         self, queries: Sequence[str | Path | Query], want: Modality | str | None, present: list[Modality]
-    ) -> list[list[Asked]]:
-        """The questions of each query, with their vectors."""
-        asked = [questions(Query.of(query), want, present) for query in queries]
+    ) -> list[list[EmbeddedSubquery]]:
+        """The sub-queries of each query, with their embeddings."""
+        asked = [subqueries(Query.of(query), want, present) for query in queries]
         vectors = iter(embed(self.model, [ask for several in asked for ask in several]))
         return [[next(vectors) for _ in several] for several in asked]
 
     def branch(
-        self, prefix: Sequence[int] = (), first: int = 24, twigs: int = 64, sample: int = 4
+        self, prefix: Sequence[int] = (), max_items: int = 24, max_children: int = 64, per_child: int = 4
     ) -> tuple[Branch, dict[int, Record]]:
-        """What shares a prefix of codes and how it goes on, and the items its rows name."""
-        found = branch(self._current(), prefix, first, twigs, sample)
-        rows = {*found.rows, *(row for twig in found.twigs for row in twig.rows)}
+        """The items under a prefix of codes, its children, and the records of the rows they name."""
+        found = branch(self._current(), prefix, max_items, max_children, per_child)
+        rows = {*found.rows, *(row for child in found.children for row in child.rows)}
         return found, self.index.truth.records(rows)
 
     def get(self, id: str) -> Record | None:
@@ -251,7 +254,7 @@ class Engine:
 
     def stats(self) -> dict[str, Any]:
         """Items, sizes and settings, and the default search, as plain values; does not load the model."""
-        search = describe(self._chosen(), vectors=self.index.dim is not None)
+        search = describe_options(self._chosen(), vectors=self.index.dim is not None)
         return {**stats(self.index), "search": search}
 
     def _chosen(self) -> Mapping[str, Any]:
@@ -286,15 +289,15 @@ class Engine:
     def _codebooks(self) -> list[NDArray[Any]]:
         return [np.asarray(book.cpu()) for book in self.model.quantizer.residual.codebooks()]
 
-    def _take(self, model: PoolModel) -> None:
+    def _take(self, model: RetrievalModel) -> None:
         self.index.require_model(model.name, model.fingerprint)
         self._model = model
 
-    def _current(self) -> View:
+    def _current(self) -> PoolView:
         with self._loading:
             snapshot = self.index.snapshot()
             if self._view is None or self._view.snapshot is not snapshot:
-                self._view = View(snapshot, self.index.settings["sizes"], self._view)
+                self._view = PoolView(snapshot, self.index.settings["sizes"], self._view)
             return self._view
 
     @contextmanager
@@ -309,7 +312,7 @@ class Engine:
         return Options(**defaults | {name: value for name, value in own.items() if value is not None})
 
 
-def load_model(model: str | Path, device: str = "cpu") -> PoolModel:
+def load_model(model: str | Path, device: str = "cpu") -> RetrievalModel:
     """The model of that name or folder; torch is imported only here."""
     from genius.model import MODELS, Model, model_folder
 
@@ -318,18 +321,18 @@ def load_model(model: str | Path, device: str = "cpu") -> PoolModel:
     return Model.load(model if folder.parent == MODELS else folder.absolute(), device=device)
 
 
-def _hits(ranked: Sequence[Answer], records: dict[int, Record]) -> list[Hit]:
+def _hits(ranked: Sequence[ScoredRow], records: dict[int, Record]) -> list[Hit]:
     there = [(answer, records[answer.row]) for answer in ranked]
     return [
         Hit(
             id=record.id,
             score=answer.score,
-            rank=rank,
+            rank=number,
             modality=record.modality,
             codes=answer.codes,
             text=record.text,
             path=record.path,
             meta=json.loads(record.meta),
         )
-        for rank, (answer, record) in enumerate(there, start=1)
+        for number, (answer, record) in enumerate(there, start=1)
     ]

@@ -126,5 +126,5 @@ def test_old_files_are_known_by_their_stamp(genius, pictures, fake, monkeypatch)
         "genius.store.records.SETTLED_NS", -(10**18)
     )  # their inodes are as young as this test
     genius("index", pictures, "--to", "idx")
-    monkeypatch.setattr("genius.pool.intake.open_image", lambda *a, **k: 1 / 0)
+    monkeypatch.setattr("genius.ingest.item.open_image", lambda *a, **k: 1 / 0)
     assert summary(genius("index", pictures, "--to", "idx", "--format", "json"))["unchanged"] == 11

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from genius.data.remote import RemotePath
     from genius.data.report import Report
     from genius.engine import Engine
-    from genius.pool.adding import Added
+    from genius.ingest.result import AddResult
     from genius.types import Item
 
 
@@ -112,7 +112,7 @@ def _engine(to: Path, model: str | None, vectors: bool | None, device: str) -> E
     return engine
 
 
-def _count_in(summary: dict[str, Any], added: Added, removed: int) -> None:
+def _count_in(summary: dict[str, Any], added: AddResult, removed: int) -> None:
     summary["added"] += added.added
     summary["updated"] += added.updated
     summary["unchanged"] += added.unchanged
@@ -180,7 +180,7 @@ def _patterns(engine: Engine, place: Path | RemotePath, exclude: list[str]) -> l
 
 def _index_path(
     engine: Engine, path: Path | RemotePath, exclude: list[str], prune: bool
-) -> tuple[Added, int]:
+) -> tuple[AddResult, int]:
     from genius.data.report import Report
     from genius.data.tables import read_items
 

@@ -18,8 +18,8 @@ from genius.cluster.reading import SourceSpec
 from genius.cluster.wire import pack_batches, unpack_items
 from genius.engine import load_model
 from genius.errors import GeniusError, ModelMismatch
-from genius.pool.adding import READERS, Prepared, prepare
-from genius.pool.model import PoolModel
+from genius.ingest.add import READERS, EncodedBatch, encode_batch
+from genius.retrieval_model import RetrievalModel
 from genius.store.records import Known, Record
 from genius.store.truth import Truth
 from genius.types import Item
@@ -57,7 +57,7 @@ class EncodingWorker:
 
     def __init__(self, job: EncodingJob) -> None:
         self.job = job
-        self.model: PoolModel = load_model(job.model, job.device)
+        self.model: RetrievalModel = load_model(job.model, job.device)
         if self.model.fingerprint != job.fingerprint:
             raise ModelMismatch(f"{job.model!r} is another model here than on the machine of the index")
         self.parts = PartStore(job.parts)
@@ -101,7 +101,7 @@ class EncodingWorker:
 
     def _batch(
         self, batch: list[Item], known: dict[str, Known], old: dict[str, Record], source: str
-    ) -> tuple[Prepared, int]:
+    ) -> tuple[EncodedBatch, int]:
         """The batch, and how many of it were encoded: what an earlier run has kept is taken from there."""
         both = {
             **known,
@@ -110,7 +110,7 @@ class EncodingWorker:
                 for row, record in enumerate(old.values(), start=1)
             },
         }
-        ready = prepare(self.model, batch, both, self.readers, source=source, vectors=self.job.vectors)
+        ready = encode_batch(self.model, batch, both, self.readers, source=source, vectors=self.job.vectors)
         encoded = len(ready.records)
         moved = {change.row: change for change in ready.amended if change.row < 0}
         fresh = {record.id: record for record in ready.records}

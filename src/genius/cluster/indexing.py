@@ -18,7 +18,8 @@ from genius.cluster.parts import FOLDER, PartStore
 from genius.cluster.session import connected, ray_module
 from genius.data.report import Report
 from genius.errors import BadInput, ClusterError
-from genius.pool.adding import Added, Prepared
+from genius.ingest.add import EncodedBatch
+from genius.ingest.result import AddResult
 from genius.store.connection import INDEX_FILE
 from genius.store.index import Index
 
@@ -45,7 +46,7 @@ class WorkerStats:
 class ClusterRun:
     """What a run on a cluster did."""
 
-    added: Added = field(default_factory=Added)
+    added: AddResult = field(default_factory=AddResult)
     workers: dict[str, WorkerStats] = field(default_factory=dict)
     parts: int = 0
     encoded: int = 0  # items that a model has seen
@@ -154,7 +155,7 @@ def _take(index: Index, kept: PartStore, facts: dict[str, Any], outcome: Cluster
     result = outcome.added
     _tell(result.report, facts)
     again = set(seen.again(facts["ids"]))
-    done = [Prepared([], [], *counts) for counts in facts["counts"]]
+    done = [EncodedBatch([], [], *counts) for counts in facts["counts"]]
     if facts["part"]:
         stored = kept.read(facts["part"])
         if stored is None:
@@ -169,7 +170,7 @@ def _take(index: Index, kept: PartStore, facts: dict[str, Any], outcome: Cluster
         kept.delete(facts["part"])
         outcome.parts += 1
     for batch in done:
-        result.count(batch)
+        batch.count_in(result)
     for id in again:
         result.report.skip(id, TWICE)
     outcome.encoded += facts["encoded"]

@@ -18,7 +18,7 @@ from genius.cluster.wire import pack_items
 from genius.data.report import Report
 from genius.data.tables import read_items
 from genius.errors import GeniusError
-from genius.pool.adding import batches
+from genius.ingest.add import batches
 from genius.types import Item
 
 BATCHES = 4  # in a part: enough work to be worth a task, little enough to do again

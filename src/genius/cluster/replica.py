@@ -14,9 +14,9 @@ from ray.exceptions import RayActorError, RayTaskError
 from ray.serve.exceptions import RayServeException
 
 from genius.cluster.vectors import ShardedEngine
-from genius.engine import Result
+from genius.engine import SearchResult
 from genius.errors import BadInput, GeniusError, IndexLocked
-from genius.pool.adding import Added
+from genius.ingest.result import AddResult
 from genius.serve.backend import EngineBackend, Status
 from genius.serve.batching import Busy
 from genius.serve.limits import Limits
@@ -97,16 +97,16 @@ class ReplicaBackend:
         with suppress(asyncio.CancelledError):
             await self._waiting
 
-    async def search(self, ask: SearchRequest) -> tuple[Result, int]:
+    async def search(self, ask: SearchRequest) -> tuple[SearchResult, int]:
         """The hits of a search, and how many searches were answered together."""
         result, batch = await self._ask("search", ask)
         self.metrics.batch.observe(batch)
         self.metrics.generation.set(result.generation)
         return result, batch
 
-    async def add(self, items: Sequence[NewItem]) -> Added:
+    async def add(self, items: Sequence[NewItem]) -> AddResult:
         """Add items; they are on disk and searchable when this returns."""
-        added: Added = await self._ask("add", list(items))
+        added: AddResult = await self._ask("add", list(items))
         for how in ("added", "updated"):
             self.metrics.changed.labels(how).inc(getattr(added, how))
         return added

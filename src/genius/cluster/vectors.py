@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genius.engine import Engine
-from genius.pool.view import View
+from genius.query.view import PoolView
 from genius.serve.log import LOGGER
 from genius.store import generations
 from genius.store.generations import CacheDamaged, LargeArray
@@ -123,7 +123,7 @@ class ShardedEngine(Engine):
 
     holders: Sequence[Any] = ()
 
-    def _current(self) -> View:
+    def _current(self) -> PoolView:
         with self._loading:
             view = super()._current()
             generation = view.snapshot.generation

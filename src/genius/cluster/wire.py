@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from genius.pool.adding import Prepared
+from genius.ingest.add import EncodedBatch
 from genius.store.records import Amendment, Record, Stamp
 from genius.types import Item, Modality
 
@@ -77,7 +77,7 @@ def unpack_items(data: bytes) -> list[Item]:
     return found
 
 
-def pack_batches(batches: Sequence[Prepared]) -> bytes:
+def pack_batches(batches: Sequence[EncodedBatch]) -> bytes:
     """What is to be committed of batches, one after the other, as bytes; every record has its checksums."""
     rows = []
     for number, batch in enumerate(batches):

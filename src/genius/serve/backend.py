@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from genius.data.images import open_image
-from genius.engine import Engine, Result
+from genius.engine import Engine, SearchResult
 from genius.errors import BadImage, BadInput, GeniusError
-from genius.pool.adding import Added
+from genius.ingest.result import AddResult
 from genius.serve.batching import Batcher, Busy, SearchSettings
 from genius.serve.limits import Limits
 from genius.serve.log import LOGGER, log
@@ -50,10 +50,10 @@ class Backend(Protocol):
     async def stop(self) -> None:
         """Let work under way end."""
 
-    async def search(self, ask: SearchRequest) -> tuple[Result, int]:
+    async def search(self, ask: SearchRequest) -> tuple[SearchResult, int]:
         """The hits of a search, and how many searches were answered together."""
 
-    async def add(self, items: Sequence[NewItem]) -> Added:
+    async def add(self, items: Sequence[NewItem]) -> AddResult:
         """Add items; they are on disk and searchable when this returns."""
 
     async def remove(self, id: str) -> int:
@@ -126,7 +126,7 @@ class EngineBackend:
 
     # --- searching ----------------------------------------------------------------------------------------
 
-    async def search(self, ask: SearchRequest) -> tuple[Result, int]:
+    async def search(self, ask: SearchRequest) -> tuple[SearchResult, int]:
         """The hits of a search, and how many searches were answered together."""
         self._require_ready()
         query = await self._query(ask)
@@ -137,7 +137,7 @@ class EngineBackend:
             result = result._replace(hits=[replace(hit, rank=n) for n, hit in enumerate(others, start=1)])
         return result, batch
 
-    def _search(self, queries: Sequence[Query], settings: SearchSettings) -> list[Result]:
+    def _search(self, queries: Sequence[Query], settings: SearchSettings) -> list[SearchResult]:
         results = self.engine.results(
             queries, settings.k, search=settings.search, rerank=settings.rerank, beam=settings.beam
         )
@@ -174,7 +174,7 @@ class EngineBackend:
 
     # --- changing -----------------------------------------------------------------------------------------
 
-    async def add(self, items: Sequence[NewItem]) -> Added:
+    async def add(self, items: Sequence[NewItem]) -> AddResult:
         """Add items; they are on disk and searchable when this returns."""
         self._require_ready()
         added = await self._write(self._add, items)
@@ -182,7 +182,7 @@ class EngineBackend:
             self.metrics.changed.labels(how).inc(getattr(added, how))
         return added
 
-    def _add(self, items: Sequence[NewItem]) -> Added:
+    def _add(self, items: Sequence[NewItem]) -> AddResult:
         ready, refused = [], []
         for item in items:
             try:
@@ -236,7 +236,7 @@ class EngineBackend:
             prefix=list(branch.prefix),
             levels=self.engine.index.levels,
             items=branch.items,
-            codes=[ChildCode(code=t.code, items=t.items, some=shown(t.rows)) for t in branch.twigs],
+            codes=[ChildCode(code=t.code, items=t.items, some=shown(t.rows)) for t in branch.children],
             first=shown(branch.rows),
         )
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import NamedTuple
 
-from genius.engine import Result
+from genius.engine import SearchResult
 from genius.errors import GeniusError
 from genius.serve.metrics import Metrics
 from genius.types import Query
@@ -39,10 +39,10 @@ class PendingSearch(NamedTuple):
 
     query: Query
     settings: SearchSettings
-    answer: asyncio.Future[tuple[Result, int]]
+    answer: asyncio.Future[tuple[SearchResult, int]]
 
 
-Search = Callable[[Sequence[Query], SearchSettings], list[Result]]
+Search = Callable[[Sequence[Query], SearchSettings], list[SearchResult]]
 
 
 class Batcher:
@@ -72,7 +72,7 @@ class Batcher:
                 one.answer.set_exception(Busy("the server is stopping"))
         self._thread.shutdown()
 
-    async def ask(self, query: Query, settings: SearchSettings) -> tuple[Result, int]:
+    async def ask(self, query: Query, settings: SearchSettings) -> tuple[SearchResult, int]:
         """The result for one query, and how many were answered with it; raises Busy."""
         if len(self._queue) >= self._most:
             raise Busy(f"{self._most} searches are waiting already: try again in a moment", 429)
@@ -130,7 +130,7 @@ class Batcher:
         self._metrics.waiting.set(len(rest))
         return batch
 
-    def _answers(self, batch: Sequence[PendingSearch]) -> Sequence[Result | Exception]:
+    def _answers(self, batch: Sequence[PendingSearch]) -> Sequence[SearchResult | Exception]:
         """A result or an error for each; a query that cannot be answered spoils only its own answer."""
         try:
             return self._search([one.query for one in batch], batch[0].settings)

@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from genius.data.texts import MAX_CHARS
-from genius.pool.intake import MAX_ID
+from genius.ingest.item import MAX_ID
 from genius.serve.limits import Limits
 from genius.types import Modality
 

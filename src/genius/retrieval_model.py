@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from genius.encode.base import Array, Parts
 
 
-class PoolModel(Protocol):
+class RetrievalModel(Protocol):
     """Encoder, quantizer and decoder as one thing."""
 
     @property

@@ -23,7 +23,7 @@ def default_options(chosen: Mapping[str, Any], *, vectors: bool) -> dict[str, An
     return options
 
 
-def describe(chosen: Mapping[str, Any], *, vectors: bool) -> dict[str, Any]:
+def describe_options(chosen: Mapping[str, Any], *, vectors: bool) -> dict[str, Any]:
     """The same for people: method, beam and re-ranking are always there, and on what they were chosen."""
     options = default_options(chosen, vectors=vectors)
     plain = Options(**options)

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MAX_ID = 1000  # characters
-AT_LEAST = 448  # pixels of the shorter side that are enough for every encoder
+ENCODER_SIDE = 448  # pixels of the shorter side: enough for every encoder
 THUMBNAIL = 256  # pixels of the longer side
 _DIGEST = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class PendingItem:
     """An item that has to be encoded."""
 
     id: str
@@ -48,7 +48,7 @@ class Ready:
         return Modality.of(image=self.image is not None, text=self.text is not None)
 
 
-def receive(item: Item, known: Known | None, source: str | None = None) -> Ready | Amendment | None:
+def read_item(item: Item, known: Known | None, source: str | None = None) -> PendingItem | Amendment | None:
     """The item ready to encode; or what alone has changed about the stored one; or None if nothing has.
 
     A file is read again only if its stamp does not vouch for it, and encoded again only if its hash or the
@@ -81,7 +81,7 @@ def receive(item: Item, known: Known | None, source: str | None = None) -> Ready
         if unchanged and known.stamp == stamp:
             return None
         return Amendment(known.row, path, source, meta, stamp, only_stamp=unchanged)
-    return Ready(
+    return PendingItem(
         item.id,
         image,
         cleaned.text or None,
@@ -137,7 +137,7 @@ def _read(item: Item, path: str | None, expected: bytes | None) -> tuple[bytes, 
         hash = _digest(f"{source.mode} {source.size}".encode() + source.tobytes())
     if hash == expected:
         return hash, None
-    image = open_image(source, at_least=AT_LEAST)
+    image = open_image(source, at_least=ENCODER_SIDE)
     if path is not None:
         image.info["source"] = path
     return hash, image

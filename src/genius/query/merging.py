@@ -28,12 +28,12 @@ FLOOR = 1e-3  # least deviation: items that are all alike do not stand out
 
 
 class Background(NamedTuple):
-    """What an ordinary item of a modality gets from its question, and by how much items of one differ."""
+    """What an sample item of a modality gets from its question, and by how much items of one differ."""
 
     mean: float
     deviation: float
 
-    def stands_out(self, similar: Floats) -> Floats:
+    def standardize(self, similar: Floats) -> Floats:
         """How far items of these similarities stand out; never rises along a ranking."""
         return np.minimum.accumulate((similar - np.float32(self.mean)) / np.float32(self.deviation))
 
@@ -54,7 +54,7 @@ def backgrounds(samples: Mapping[Modality, Floats]) -> dict[Modality, Background
     return {m: Background(float(overall + share * (means[m] - overall)), deviation) for m in there}
 
 
-def merged(scores: Sequence[Floats], k: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def merge_rankings(scores: Sequence[Floats], k: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Places of the `k` best over several rankings: which ranking, and which rank in it.
 
     Equal scores go to the higher rank first, then to the earlier ranking.

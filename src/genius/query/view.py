@@ -21,25 +21,25 @@ from genius.types import Modality
 SAMPLE = 256  # items of a modality that stand for all of it
 
 
-class Ordinary(NamedTuple):
+class ModalitySample(NamedTuple):
     """Items that stand for all of a modality."""
 
     codes: NDArray[np.uint16]  # (n, levels)
     vectors: NDArray[np.float16] | None  # (n, dim)
 
 
-class View:
+class PoolView:
     """A snapshot made searchable. It never changes; a new snapshot needs a new view."""
 
-    def __init__(self, snapshot: Snapshot, sizes: Sequence[int], before: View | None = None) -> None:
+    def __init__(self, snapshot: Snapshot, sizes: Sequence[int], before: PoolView | None = None) -> None:
         self.snapshot = snapshot
         self.settled = len(snapshot.runs)  # items in the generation, removed ones included
         self._base: Segment
-        self._ordinary: dict[Modality, Ordinary] = {}
+        self._samples: dict[Modality, ModalitySample] = {}
         self._base_tells: bool | None = None
         if before is not None and before.snapshot.generation is snapshot.generation:
             self._base, self._base_tells = before._base, before._base_tells  # keeps what it has on a device
-            self._ordinary = {m: some for m, some in before._ordinary.items() if len(some.codes) == SAMPLE}
+            self._samples = {m: some for m, some in before._samples.items() if len(some.codes) == SAMPLE}
         else:
             self._base = Segment(Trie.from_arrays(snapshot.generation.arrays))
         fresh = Trie.build(
@@ -104,15 +104,15 @@ class View:
         """Which places have this modality."""
         return np.asarray(self.modality == MODALITIES.index(modality))
 
-    def ordinary(self, modality: Modality) -> Ordinary:
+    def sample(self, modality: Modality) -> ModalitySample:
         """Some items that stand for all of this modality: evenly spread, the same every time."""
-        if modality not in self._ordinary:
+        if modality not in self._samples:
             places = np.flatnonzero(self.mask(modality) & self._alive)
             spread = np.linspace(0, len(places) - 1, min(SAMPLE, len(places))).astype(np.int64)
             some = places[spread]
             vectors = self.vectors(some) if self.has_vectors else None
-            self._ordinary[modality] = Ordinary(self._codes(some), vectors)
-        return self._ordinary[modality]
+            self._samples[modality] = ModalitySample(self._codes(some), vectors)
+        return self._samples[modality]
 
     def level_zero_tells(self, modality_codes: Mapping[Modality, int]) -> bool:
         """Whether the code of level 0 is the modality for each item, so that it can do the filtering."""

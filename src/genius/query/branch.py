@@ -1,4 +1,4 @@
-"""A branch of the tree of codes: what shares a prefix, and how it goes on from there."""
+"""A node of the trie of codes: the items that share a prefix, and its children."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 
 from genius.errors import BadInput
-from genius.pool.view import View
+from genius.query.view import PoolView
 from genius.search.segment import Segment
 from genius.search.trie import Ints, Nodes
 
 
-class Twig(NamedTuple):
-    """One code more: how many items have it, and the rows of the first few of them."""
+class Child(NamedTuple):
+    """The prefix with one more code: how many items share it, and the rows of the first few."""
 
     code: int
     items: int
@@ -26,12 +26,14 @@ class Branch(NamedTuple):
 
     prefix: tuple[int, ...]
     items: int
-    twigs: list[Twig]  # the largest first; empty when the prefix is complete
+    children: list[Child]  # the largest first; empty when the prefix is complete
     rows: list[int]  # of the first items, in the order of their codes
 
 
-def branch(view: View, prefix: Sequence[int], first: int, twigs: int, sample: int) -> Branch:
-    """The branch of `prefix`, with its `first` items and its `twigs` largest twigs, `sample` items each."""
+def branch(
+    view: PoolView, prefix: Sequence[int], max_items: int, max_children: int, per_child: int
+) -> Branch:
+    """The node of `prefix` with its first items and its largest children, each with a few of its items."""
     levels = len(view.segments[0].trie.sizes)
     if len(prefix) > levels:
         raise BadInput(f"a prefix of {len(prefix)} codes: an item has {levels}")
@@ -46,8 +48,11 @@ def branch(view: View, prefix: Sequence[int], first: int, twigs: int, sample: in
     return Branch(
         tuple(prefix),
         sum(_counts(segment, node)[0] for segment, node in found),
-        [Twig(code, counts[code], _twig(view, found, code, sample)) for code in largest[:twigs]],
-        _rows(view, found, first),
+        [
+            Child(code, counts[code], _child_rows(view, found, code, per_child))
+            for code in largest[:max_children]
+        ],
+        _rows(view, found, max_items),
     )
 
 
@@ -70,7 +75,8 @@ def _counts(segment: Segment, nodes: Nodes) -> list[int]:
     return [int(count) for count in segment.allowed.count(nodes.start, nodes.end)]
 
 
-def _twig(view: View, found: Sequence[tuple[Segment, Nodes]], code: int, most: int) -> list[int]:
+def _child_rows(view: PoolView, found: Sequence[tuple[Segment, Nodes]], code: int, most: int) -> list[int]:
+    """Rows of the first items under the child `code` of the nodes."""
     below = []
     for segment, node in found:
         children = segment.trie.children(node)
@@ -80,17 +86,17 @@ def _twig(view: View, found: Sequence[tuple[Segment, Nodes]], code: int, most: i
     return _rows(view, below, most)
 
 
-def _rows(view: View, found: Sequence[tuple[Segment, Nodes]], most: int) -> list[int]:
+def _rows(view: PoolView, found: Sequence[tuple[Segment, Nodes]], most: int) -> list[int]:
     """Rows in the truth of the first visible items under the nodes, one node per segment."""
     rows: list[int] = []
     for segment, node in found:
-        places = segment.trie.rows(_visible(segment, node, most - len(rows)))
-        rows += view.rows(places).tolist()
+        positions = segment.trie.rows(_visible(segment, node, most - len(rows)))
+        rows += view.rows(positions).tolist()
     return rows
 
 
 def _visible(segment: Segment, node: Nodes, most: int) -> Ints:
-    """The first positions of a node that may be seen."""
+    """The first positions under a node that are not removed."""
     start, end = int(node.start[0]), int(node.end[0])
     if segment.allowed is None:
         return np.arange(start, min(end, start + most))

@@ -12,8 +12,9 @@ import numpy as np
 from genius.data.remote import fetched
 from genius.data.report import Report
 from genius.errors import BadInput
-from genius.pool.intake import Ready, receive
-from genius.pool.model import PoolModel
+from genius.ingest.item import PendingItem, read_item
+from genius.ingest.result import AddResult
+from genius.retrieval_model import RetrievalModel
 from genius.store.index import Index
 from genius.store.records import Amendment, Known, Record
 from genius.types import Item
@@ -23,32 +24,7 @@ READERS = 4  # threads that read and decode files
 
 
 @dataclass(slots=True)
-class Added:
-    """What became of the items that were given."""
-
-    added: int = 0
-    updated: int = 0  # known ids whose content, place or metadata had changed
-    unchanged: int = 0
-    repeated: int = 0  # ids that came again in the same batch: the last one counts
-    report: Report = field(default_factory=Report)  # what was skipped, and why
-
-    @property
-    def done(self) -> int:
-        """Items dealt with so far."""
-        return self.added + self.updated + self.unchanged + self.repeated + self.report.skipped
-
-    def count(self, batch: Prepared) -> None:
-        """Take a batch into account that was committed."""
-        self.added += len(batch.records) - batch.updated
-        self.updated += batch.updated + sum(not change.only_stamp for change in batch.amended)
-        self.unchanged += batch.unchanged
-        self.repeated += batch.repeated
-        for name, reason in batch.skipped:
-            self.report.skip(name, reason)
-
-
-@dataclass(slots=True)
-class Prepared:
+class EncodedBatch:
     """A batch of items that was read and encoded: what is to be committed, and what became of the rest."""
 
     records: list[Record] = field(default_factory=list)
@@ -58,29 +34,38 @@ class Prepared:
     repeated: int = 0
     skipped: list[tuple[str, str]] = field(default_factory=list)  # ids and reasons
 
+    def count_in(self, result: AddResult) -> None:
+        """Add this batch, once committed, to the totals of the run."""
+        result.added += len(self.records) - self.updated
+        result.updated += self.updated + sum(not change.only_stamp for change in self.amended)
+        result.unchanged += self.unchanged
+        result.repeated += self.repeated
+        for name, reason in self.skipped:
+            result.report.skip(name, reason)
+
 
 def add_items(
     index: Index,
-    model: PoolModel,
+    model: RetrievalModel,
     items: Iterable[Item],
     *,
     source: str | None = None,
     report: Report | None = None,
-    progress: Callable[[Added], None] | None = None,
-) -> Added:
+    progress: Callable[[AddResult], None] | None = None,
+) -> AddResult:
     """Add or update `items`; each batch is on disk and searchable once `progress` has been told of it.
 
     Known items that have not changed are not encoded again, so an interrupted run is resumed by running it
     again. `source` says where the items come from, for pruning.
     """
-    result = Added(report=Report() if report is None else report)
+    result = AddResult(report=Report() if report is None else report)
     with index.writing(), ThreadPoolExecutor(READERS) as readers:
         for batch in batches(items):
             known = index.truth.known([item.id for item in batch if isinstance(item.id, str)])
-            ready = prepare(model, batch, known, readers, source=source, vectors=index.dim is not None)
+            ready = encode_batch(model, batch, known, readers, source=source, vectors=index.dim is not None)
             if ready.records or ready.amended:
                 index.add(ready.records, ready.amended)
-            result.count(ready)
+            ready.count_in(result)
             if progress is not None:
                 progress(result)
     return result
@@ -94,18 +79,18 @@ def batches(items: Iterable[Item]) -> Iterator[list[Item]]:
         yield batch
 
 
-def prepare(
-    model: PoolModel,
+def encode_batch(
+    model: RetrievalModel,
     batch: Sequence[Item],
     known: Mapping[str, Known],
     readers: Executor,
     *,
     source: str | None,
     vectors: bool,
-) -> Prepared:
+) -> EncodedBatch:
     """One batch read and encoded; `known` is what is stored of its items, and nothing is written."""
     last = {item.id: item for item in batch}
-    result = Prepared(repeated=len(batch) - len(last))
+    result = EncodedBatch(repeated=len(batch) - len(last))
     received = readers.map(lambda item: _receive(item, known, source), last.values())
     ready = _sort(received, result)
     result.records = _encode(model, ready, vectors, result)
@@ -115,20 +100,20 @@ def prepare(
 
 def _receive(
     item: Item, known: Mapping[str, Known], source: str | None
-) -> tuple[Item, Ready | Amendment | BadInput | None]:
+) -> tuple[Item, PendingItem | Amendment | BadInput | None]:
     try:
-        return item, receive(fetched(item), known.get(item.id), source)
+        return item, read_item(fetched(item), known.get(item.id), source)
     except BadInput as error:
         return item, error
 
 
 def _sort(
-    received: Iterable[tuple[Item, Ready | Amendment | BadInput | None]], result: Prepared
-) -> list[Ready]:
+    received: Iterable[tuple[Item, PendingItem | Amendment | BadInput | None]], result: EncodedBatch
+) -> list[PendingItem]:
     """What has to be encoded; the rest goes to the result."""
-    ready: list[Ready] = []
+    ready: list[PendingItem] = []
     for item, outcome in received:
-        if isinstance(outcome, Ready):
+        if isinstance(outcome, PendingItem):
             ready.append(outcome)
         elif isinstance(outcome, Amendment):
             result.amended.append(outcome)
@@ -140,7 +125,9 @@ def _sort(
     return ready
 
 
-def _encode(model: PoolModel, ready: Sequence[Ready], vectors: bool, result: Prepared) -> list[Record]:
+def _encode(
+    model: RetrievalModel, ready: Sequence[PendingItem], vectors: bool, result: EncodedBatch
+) -> list[Record]:
     """Records of the items that can be encoded; if a batch fails, each is tried alone."""
     if not ready:
         return []
@@ -153,7 +140,7 @@ def _encode(model: PoolModel, ready: Sequence[Ready], vectors: bool, result: Pre
     return [record for one in ready for record in _encode(model, [one], vectors, result)]
 
 
-def _records(model: PoolModel, ready: Sequence[Ready], vectors: bool) -> list[Record]:
+def _records(model: RetrievalModel, ready: Sequence[PendingItem], vectors: bool) -> list[Record]:
     parts = model.embed_items([one.image for one in ready], [one.text for one in ready])
     phi = model.phi(parts)
     if not np.isfinite(phi).all():

@@ -1,4 +1,4 @@
-"""What is asked of the pool: a query and what is wanted become one question, or one for each modality."""
+"""A query and what it wants as one sub-query, or as one for each modality."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from genius.data.images import open_image
 from genius.data.instructions import default_instruction
 from genius.data.texts import MAX_CHARS, clean_text
 from genius.errors import BadInput
+from genius.ingest.item import ENCODER_SIDE
 from genius.types import Modality, Query
 
 if TYPE_CHECKING:
@@ -16,11 +17,10 @@ if TYPE_CHECKING:
     from genius.types import ImageSource
 
 ANY = "any"
-AT_LEAST = 448  # as for items
 
 
-class Ask(NamedTuple):
-    """One question; with a modality, only items of that modality may answer."""
+class Subquery(NamedTuple):
+    """What is encoded and searched as one; with a modality, only items of that modality are candidates."""
 
     image: Image | None
     text: str | None
@@ -28,22 +28,22 @@ class Ask(NamedTuple):
     modality: Modality | None
 
 
-def questions(query: Query, want: Modality | str | None, present: list[Modality]) -> list[Ask]:
-    """The questions that `query` asks of a pool that has items of the modalities `present`.
+def subqueries(query: Query, want: Modality | str | None, present: list[Modality]) -> list[Subquery]:
+    """The sub-queries of `query` in a pool that has items of the modalities `present`.
 
-    `want` (or the query's own) is image, text or pair: one question with the model's sentence for it. `any`,
-    or nothing at all: one for each modality that is present. A free instruction: one question, and items of
-    every modality may answer it, as in the paper's universal setting.
+    `want` (or the query's own) is image, text or pair: one sub-query with the default instruction for it.
+    `any`, or nothing: one for each modality that is present. An instruction in words: one sub-query with
+    items of every modality as candidates, as in the paper's universal setting.
     """
     text = _text(query.text)
     image = _image(query.image)
     have = Modality.of(image=image is not None, text=text is not None)
     wanted, instruction = _wanted(query, want)
     if wanted is not None:
-        return [Ask(image, text, instruction or default_instruction(have, wanted), wanted)]
+        return [Subquery(image, text, instruction or default_instruction(have, wanted), wanted)]
     if instruction is not None:
-        return [Ask(image, text, instruction, None)]
-    return [Ask(image, text, default_instruction(have, modality), modality) for modality in present]
+        return [Subquery(image, text, instruction, None)]
+    return [Subquery(image, text, default_instruction(have, modality), modality) for modality in present]
 
 
 def _wanted(query: Query, want: Modality | str | None) -> tuple[Modality | None, str | None]:
@@ -69,4 +69,4 @@ def _text(text: str | None) -> str | None:
 
 
 def _image(source: ImageSource | None) -> Image | None:
-    return None if source is None else open_image(source, at_least=AT_LEAST)
+    return None if source is None else open_image(source, at_least=ENCODER_SIDE)

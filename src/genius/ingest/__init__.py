@@ -1,0 +1,1 @@
+"""Taking items in: read, checked, encoded, quantized and committed in batches."""

@@ -1,1 +1,0 @@
-"""The pool between store and search: items coming in, stored ones made searchable, answers merged."""

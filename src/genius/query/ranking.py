@@ -1,0 +1,164 @@
+"""Sub-queries to ranked rows: one search for all, and one ranking where several modalities compete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genius.query.merging import backgrounds, merge_rankings
+from genius.query.subqueries import Subquery
+from genius.query.view import PoolView
+from genius.retrieval_model import RetrievalModel
+from genius.search.found import Found
+from genius.search.lookup import Tables
+from genius.search.run import Options, Searcher
+from genius.types import Modality
+
+Floats = NDArray[np.float32]
+
+
+class EmbeddedSubquery(NamedTuple):
+    """A sub-query with its embeddings."""
+
+    subquery: Subquery
+    z: Floats  # (d,)
+    phi: Floats  # (d,)
+
+
+class ScoredRow(NamedTuple):
+    """An item by its row in the truth, with its score and codes."""
+
+    row: int
+    score: float
+    codes: tuple[int, ...]
+
+
+class Ranking(NamedTuple):
+    """The items found for one query, best first, and what the search touched."""
+
+    items: list[ScoredRow]
+    beams: int  # prefixes the search ended with
+    leaves: int  # items under them
+
+
+def embed(model: RetrievalModel, subqueries: Sequence[Subquery]) -> list[EmbeddedSubquery]:
+    """The sub-queries with their embeddings."""
+    if not subqueries:
+        return []
+    parts = model.embed_queries(
+        [one.image for one in subqueries],
+        [one.text for one in subqueries],
+        [one.instruction for one in subqueries],
+    )
+    return [EmbeddedSubquery(*one) for one in zip(subqueries, model.z(parts), model.phi(parts), strict=True)]
+
+
+def rank(
+    view: PoolView,
+    searcher: Searcher,
+    model: RetrievalModel,
+    queries: Sequence[Sequence[EmbeddedSubquery]],
+    options: Options,
+) -> list[Ranking]:
+    """The best items for each query, which is one sub-query or several that compete."""
+    flat = [one for several in queries for one in several]
+    found = iter(_find(view, searcher, model, flat, options))
+    ranked = []
+    for several in queries:
+        own = [next(found) for _ in several]
+        if len(own) > 1:
+            best = _merge(view, searcher.tables, several, own, options.k)
+        else:
+            best = [item for one in own for item in _scored(view, one)]
+        ranked.append(Ranking(best, sum(one.beams for one in own), sum(one.leaves for one in own)))
+    return ranked
+
+
+def _find(
+    view: PoolView,
+    searcher: Searcher,
+    model: RetrievalModel,
+    flat: Sequence[EmbeddedSubquery],
+    options: Options,
+) -> list[Found]:
+    """What each sub-query finds among the items of its modality."""
+    if not flat:
+        return []
+    codes = model.modality_codes
+    if any(one.subquery.modality for one in flat) and not view.level_zero_tells(codes):
+        return [_find_masked(view, searcher, one, options) for one in flat]
+    wanted = np.ones((len(flat), searcher.tables.sizes[0]), dtype=bool)
+    for row, one in enumerate(flat):
+        if one.subquery.modality is not None:
+            wanted[row] = np.arange(wanted.shape[1]) == codes[one.subquery.modality]
+    return searcher.search(
+        view.segments,
+        np.stack([one.z for one in flat]),
+        options,
+        modalities=wanted,
+        phi=np.stack([one.phi for one in flat]),
+        fetch=view.vectors if view.has_vectors else None,
+    )
+
+
+def _find_masked(view: PoolView, searcher: Searcher, query: EmbeddedSubquery, options: Options) -> Found:
+    """The same for a model whose level 0 is not the modality: items are filtered one by one."""
+    modality = query.subquery.modality
+    (found,) = searcher.search(
+        view.segments,
+        query.z[None],
+        options,
+        mask=None if modality is None else view.mask(modality),
+        phi=query.phi[None],
+        fetch=view.vectors if view.has_vectors else None,
+    )
+    return found
+
+
+def _scored(view: PoolView, found: Found) -> list[ScoredRow]:
+    rows = view.rows(found.rows)
+    return [
+        ScoredRow(int(row), float(score), tuple(codes.tolist()))
+        for row, score, codes in zip(rows, found.scores, found.codes, strict=True)
+    ]
+
+
+def _merge(
+    view: PoolView, tables: Tables, several: Sequence[EmbeddedSubquery], found: Sequence[Found], k: int
+) -> list[ScoredRow]:
+    """One ranking of all modalities; the score is the similarity standardized within its modality."""
+    competing = [(one.subquery.modality, one) for one in several if one.subquery.modality is not None]
+    samples = {modality: _sample_similarity(view, tables, one, modality) for modality, one in competing}
+    ground = backgrounds(samples)
+    scores = [
+        ground[modality].standardize(_similarity(view, tables, one, own))
+        for (modality, one), own in zip(competing, found, strict=True)
+    ]
+    parts = [_scored(view, own) for own in found]
+    return [
+        parts[which][rank]._replace(score=float(scores[which][rank]))
+        for which, rank in zip(*merge_rankings(scores, k), strict=True)
+    ]
+
+
+def _sample_similarity(view: PoolView, tables: Tables, query: EmbeddedSubquery, modality: Modality) -> Floats:
+    """Similarities of the sample of a modality to the query: by vectors, or by codes without them."""
+    sample = view.sample(modality)
+    if sample.vectors is not None:
+        return _cosines(sample.vectors, query.phi)
+    return tables.cosine(query.z, sample.codes)
+
+
+def _similarity(view: PoolView, tables: Tables, query: EmbeddedSubquery, found: Found) -> Floats:
+    """The same for the items that were found."""
+    if view.has_vectors:
+        return _cosines(view.vectors(found.rows), query.phi)
+    return tables.cosine(query.z, found.codes)
+
+
+def _cosines(vectors: NDArray[np.float16], phi: Floats) -> Floats:
+    """Cosines of unit vectors; equal rows get equal numbers, which a matrix product does not guarantee."""
+    return np.asarray(np.einsum("nd,d->n", vectors.astype(np.float32), phi))
