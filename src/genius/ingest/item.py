@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
-from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from genius.data.images import MAX_BYTES, open_image
-from genius.data.report import is_printable, printable
+from genius.data.report import printable
 from genius.data.texts import clean_text
 from genius.errors import BadImage, BadInput
 from genius.store.records import Amendment, Known, Stamp
 from genius.types import Item, Modality
+from genius.validate import valid_id, valid_meta
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-MAX_ID = 1000  # characters
 ENCODER_SIDE = 448  # pixels of the shorter side: enough for every encoder
 THUMBNAIL = 256  # pixels of the longer side
 _DIGEST = 16
@@ -54,10 +52,11 @@ def read_item(item: Item, known: Known | None, source: str | None = None) -> Pen
     A file is read again only if its stamp does not vouch for it, and encoded again only if its hash or the
     text has changed. Raises BadInput with the reason if the item cannot be used.
     """
-    if not isinstance(item.id, str) or not 0 < len(item.id) <= MAX_ID or not is_printable(item.id):
-        raise BadInput(f"the id must be 1 to {MAX_ID} printable characters")
+    valid_id(item.id)
     cleaned = clean_text(item.text or "")
-    meta = _meta(item.meta, cleaned.flags)
+    meta = valid_meta(item.meta)
+    if cleaned.flags:
+        meta = valid_meta({**item.meta, "text_flags": list(cleaned.flags)})
     if item.image is None and not cleaned.text:
         raise BadInput("neither image nor text: give at least one of them")
     text_hash = _digest(cleaned.text.encode())
@@ -101,14 +100,6 @@ def thumbnail(image: Image, side: int = THUMBNAIL) -> bytes:
     buffer = BytesIO()
     small.save(buffer, "JPEG", quality=85)
     return buffer.getvalue()
-
-
-def _meta(meta: Mapping[str, Any], flags: tuple[str, ...]) -> str:
-    full = {**meta, "text_flags": list(flags)} if flags else dict(meta)
-    try:
-        return json.dumps(full, allow_nan=False, sort_keys=True)
-    except (TypeError, ValueError) as error:
-        raise BadInput(f"meta is not JSON: {printable(error)}") from None
 
 
 def _stamp(path: str) -> Stamp:
