@@ -24,11 +24,11 @@ from torch import Tensor, nn
 
 from genius.data.base import open_dataset
 from genius.data.training_set import TrainingSet, read_training_set
-from genius.encode.distill import start
-from genius.encode.efficientnet import HIDDEN
-from genius.encode.heads import Heads, train_heads
-from genius.encode.mini import MiniEncoder
-from genius.encode.mini import load as load_mini
+from genius.encode.mini.distill import start
+from genius.encode.mini.efficientnet import HIDDEN
+from genius.encode.mini.encoder import MiniEncoder
+from genius.encode.mini.encoder import load as load_mini
+from genius.encode.mini.heads import Heads, train_heads
 from genius.encode.precomputed import read_vectors
 from genius.encode.train import fused
 from genius.pipeline.validation import hit_rates

@@ -38,8 +38,8 @@ def noted(file):
     read.append(file.name)
     return real(file)
 weights.read_tensors = noted
-import genius.encode.mini
-genius.encode.mini.read_tensors = noted
+import genius.encode.mini.encoder
+genius.encode.mini.encoder.read_tensors = noted
 sys.argv[0] = "genius"
 try:
     cli.main()

@@ -195,7 +195,8 @@ def test_the_heads_of_mini_by_recipe(mini_folder: Path, settings, tmp_path: Path
 
 def test_mini_is_distilled_and_trained_by_recipe(tiny, settings, monkeypatch, tmp_path) -> None:
     """The whole of stage 0 with stand-ins for the published weights; pictures are decoded once."""
-    from genius.encode import distill, pictures
+    from genius.encode import pictures
+    from genius.encode.mini import distill
     from genius.pipeline import encoder as stage
 
     class Teacher(torch.nn.Module):
@@ -226,7 +227,7 @@ def test_mini_is_distilled_and_trained_by_recipe(tiny, settings, monkeypatch, tm
     assert decoded == [60, 30]  # train and val, once each
     for name in ("alignment", "distillation", "encoder"):
         assert any("hit@5" in line for line in read_log(tmp_path / name / "log.jsonl")), name
-    from genius.encode.mini import MiniEncoder
+    from genius.encode.mini.encoder import MiniEncoder
 
     assert MiniEncoder.open(tmp_path / "model").encode_texts(["Red."]).shape == (1, 512)
 

@@ -164,7 +164,8 @@ class Toy:
 
 def shrink_mini(patch: Any) -> None:
     """Make `mini` a tenth as deep, its words few and its pictures small, for tests of how it is trained."""
-    from genius.encode import efficientnet, mini, minilm
+    from genius.encode.mini import efficientnet, minilm
+    from genius.encode.mini import encoder as mini
 
     patch.setattr(efficientnet, "STAGES", efficientnet.STAGES[:2])
     patch.setattr(minilm, "LAYERS", 1)
@@ -177,7 +178,7 @@ def start_mini() -> Any:
     """An untrained `mini` that reads the words of the flags."""
     import torch
 
-    from genius.encode.mini import MiniEncoder, Towers
+    from genius.encode.mini.encoder import MiniEncoder, Towers
 
     torch.manual_seed(0)
     return MiniEncoder(Towers(norm=True), word_tokenizer(), "untrained")

@@ -136,7 +136,7 @@ def encode_parts(
 
 # name -> "module:function"; the function gets (source, device) and returns the encoder
 ENCODERS: dict[str, str] = {
-    "mini": "genius.encode.mini:load",
+    "mini": "genius.encode.mini.encoder:load",
     "clip": "genius.encode.clip:load",
     "clip-ff": "genius.encode.feature_fusion:load_clip",
     "blip": "genius.encode.blip:load",

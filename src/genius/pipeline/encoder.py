@@ -11,12 +11,12 @@ from torch import Tensor
 
 from genius.config import Distillation, EncoderTraining, Optimiser
 from genius.data.training_set import TrainingSet
-from genius.encode import distill
 from genius.encode.base import Trainable
-from genius.encode.heads import Heads, features_of, train_heads
-from genius.encode.mini import MiniEncoder
+from genius.encode.mini import distill
+from genius.encode.mini.encoder import MiniEncoder
+from genius.encode.mini.heads import Heads, features_of, train_heads
+from genius.encode.mini.teacher import ClipTeacher, clip_weights
 from genius.encode.pictures import Pictures
-from genius.encode.teacher import ClipTeacher, clip_weights
 from genius.encode.train import Learner, Texts, fused, in_chunks, things_of, train_encoder
 from genius.errors import BadInput
 from genius.pipeline.validation import hit_rates

@@ -18,8 +18,9 @@ from genius.decode.rivals import Rivals
 from genius.decode.targets import Softness
 from genius.decode.train import Lesson, train_decoder
 from genius.decode.weights import save_decoder
-from genius.encode import distill, mini
 from genius.encode.base import Encoder, FusingEncoder, load_encoder
+from genius.encode.mini import distill
+from genius.encode.mini import encoder as mini
 from genius.encode.train import Learner
 from genius.errors import BadInput
 from genius.model_toml import read_model_toml, set_table

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from genius.data.training_set import TrainingSet
-from genius.encode.mini import MiniEncoder
+from genius.encode.mini.encoder import MiniEncoder
 from genius.encode.pictures import Pictures
 from genius.encode.sampling import Sampler
 from genius.encode.train import Texts, Things, batch_loss, fused, in_chunks

@@ -18,8 +18,8 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from genius.encode.base import Array
-from genius.encode.efficientnet import ImageTower, fold_norms, scale_pixels
-from genius.encode.minilm import VOCABULARY, TextTower, piece_ids
+from genius.encode.mini.efficientnet import ImageTower, fold_norms, scale_pixels
+from genius.encode.mini.minilm import VOCABULARY, TextTower, piece_ids
 from genius.encode.preprocess import Preprocess
 from genius.errors import ModelMismatch, ModelNotFound
 from genius.files import write_folder
@@ -40,7 +40,7 @@ IMAGE_BATCH = 16
 TEXT_BATCH = 32
 WEIGHTS, TOKENIZER = "encoder.safetensors", "tokenizer.json"
 SCALE = ".scale"  # ends the name of the scales of a matrix
-EMBEDDED = Path(__file__).parent.parent / "models" / "mini"
+EMBEDDED = Path(__file__).parents[2] / "models" / "mini"
 
 
 class Towers(nn.Module):

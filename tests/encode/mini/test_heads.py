@@ -11,12 +11,12 @@ import torch
 
 from genius.data.base import open_dataset
 from genius.data.training_set import TrainingSet, read_training_set
-from genius.encode.heads import Heads, features_of, train_heads
+from genius.encode.mini.heads import Heads, features_of, train_heads
 from genius.encode.pictures import Pictures
 from genius.pipeline.validation import hit_rates
 from genius.training.schedule import Plan
 
-TINY = runpy.run_path(str(Path(__file__).resolve().parents[1] / "pipeline" / "tiny.py"))
+TINY = runpy.run_path(str(Path(__file__).resolve().parents[2] / "pipeline" / "tiny.py"))
 CPU = torch.device("cpu")
 
 

@@ -15,14 +15,14 @@ from safetensors.torch import save
 
 from genius.data.base import open_dataset
 from genius.data.training_set import TrainingSet, read_training_set
-from genius.encode import distill
+from genius.encode.mini import distill
+from genius.encode.mini.teacher import ClipTeacher, clip_weights, imagenet_weights, member, minilm_weights
 from genius.encode.pictures import Pictures
-from genius.encode.teacher import ClipTeacher, clip_weights, imagenet_weights, member, minilm_weights
 from genius.errors import BadInput, ModelMismatch
 from genius.training.journal import read_log
 from genius.training.schedule import Plan
 
-TINY = runpy.run_path(str(Path(__file__).resolve().parents[1] / "pipeline" / "tiny.py"))
+TINY = runpy.run_path(str(Path(__file__).resolve().parents[2] / "pipeline" / "tiny.py"))
 CPU = torch.device("cpu")
 
 

@@ -16,12 +16,12 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from genius.data.training_set import TrainingSet
-from genius.encode.efficientnet import ImageTower, start_from_imagenet
-from genius.encode.mini import DIM, MiniEncoder, Towers
-from genius.encode.minilm import TextTower, start_from_minilm
+from genius.encode.mini.efficientnet import ImageTower, start_from_imagenet
+from genius.encode.mini.encoder import DIM, MiniEncoder, Towers
+from genius.encode.mini.minilm import TextTower, start_from_minilm
+from genius.encode.mini.teacher import imagenet_weights, minilm_weights
 from genius.encode.pictures import Pictures
 from genius.encode.sampling import Sampler
-from genius.encode.teacher import imagenet_weights, minilm_weights
 from genius.encode.train import Texts, batch_loss, fused
 from genius.encode.views import mixed, random_views
 from genius.training import distributed

@@ -13,9 +13,9 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from torch.nn import functional as F
 
 from genius.encode.base import Encoder, TrainableEncoder, load_encoder
-from genius.encode.efficientnet import Block, ConvUnit, ImageTower, fold_norms, start_from_imagenet
-from genius.encode.mini import TOKENIZER, WEIGHTS, MiniEncoder, Towers, pack, unpack
-from genius.encode.minilm import TextTower, start_from_minilm
+from genius.encode.mini.efficientnet import Block, ConvUnit, ImageTower, fold_norms, start_from_imagenet
+from genius.encode.mini.encoder import TOKENIZER, WEIGHTS, MiniEncoder, Towers, pack, unpack
+from genius.encode.mini.minilm import TextTower, start_from_minilm
 from genius.errors import ModelMismatch, ModelNotFound
 
 TRUNK = ("stem.", "blocks.", "head.")

@@ -1,0 +1,1 @@
+"""`mini`, the embedded encoder: its two towers, and how they are trained."""
