@@ -69,6 +69,7 @@ def test_what_a_model_knows(folder: Path) -> None:
     model = Model.load(folder)
     checked: RetrievalModel = model
     assert (checked.name, checked.sizes, model.levels) == (str(folder), SIZES, 3)
+    assert [book.shape for book in checked.codebooks()] == [(size, checked.dim) for size in SIZES]
     assert model.modality_codes == {Modality.IMAGE: 0, Modality.TEXT: 1, Modality.PAIR: 2}
     assert model.search_defaults == {"method": "lookup", "beam": 7}
     assert model.decoder is not None

@@ -9,9 +9,6 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from genius.data.images import open_image
 from genius.data.report import Report
 from genius.errors import ModelMismatch, ModelNotFound
@@ -77,7 +74,7 @@ class Engine:
             model=loaded.name,
             fingerprint=loaded.fingerprint,
             sizes=loaded.sizes,
-            dim=loaded.quantizer.dim,
+            dim=loaded.dim,
             vectors=vectors,
             notes={"search": dict(loaded.search_defaults)},
         )
@@ -274,7 +271,7 @@ class Engine:
         """The model's side of every kind of search."""
         with self._loading:
             if self._searcher is None:
-                self._searcher = Searcher(self._codebooks(), self.model.decoder, self._device)
+                self._searcher = Searcher(self.model.codebooks(), self.model.decoder, self._device)
             return self._searcher
 
     def _searcher_for(self, options: Options) -> Searcher:
@@ -283,11 +280,8 @@ class Engine:
             if self._searcher is not None or options.method != "lookup":
                 return self.searcher
             if self._lookup is None:
-                self._lookup = Searcher(self._codebooks(), None, self._device)
+                self._lookup = Searcher(self.model.codebooks(), None, self._device)
             return self._lookup
-
-    def _codebooks(self) -> list[NDArray[Any]]:
-        return [np.asarray(book.cpu()) for book in self.model.quantizer.residual.codebooks()]
 
     def _take(self, model: RetrievalModel) -> None:
         self.index.require_model(model.name, model.fingerprint)

@@ -103,6 +103,15 @@ class Model:
         return tuple(self.quantizer.sizes)
 
     @property
+    def dim(self) -> int:
+        """Width of the embeddings."""
+        return int(self.quantizer.dim)
+
+    def codebooks(self) -> list[NDArray[np.float32]]:
+        """The code vectors of each level, (sizes[level], dim)."""
+        return [np.asarray(book.cpu(), dtype=np.float32) for book in self.quantizer.residual.codebooks()]
+
+    @property
     def levels(self) -> int:
         """How many codes an item has."""
         return len(self.sizes)

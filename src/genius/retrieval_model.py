@@ -1,4 +1,4 @@
-"""What the pool needs of a model."""
+"""What indexing and search need of a model: a protocol, so that an encoder of one's own can take part."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from genius.types import Modality
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from genius.decode.model import Decoder
     from genius.encode.base import Array, Parts
 
 
 class RetrievalModel(Protocol):
-    """Encoder, quantizer and decoder as one thing."""
+    """Encoder, quantizer and decoder together."""
 
     @property
     def name(self) -> str:
@@ -40,20 +41,23 @@ class RetrievalModel(Protocol):
         """Fields of `genius.search.run.Options` that served best on validation data."""
 
     @property
-    def quantizer(self) -> Any:
-        """The quantizer; `quantizer.dim` is the width of the vectors."""
+    def dim(self) -> int:
+        """Width of the embeddings."""
 
     @property
-    def decoder(self) -> Any:
-        """The decoder, or None."""
+    def decoder(self) -> Decoder | None:
+        """The decoder, or None; `lookup` works without."""
+
+    def codebooks(self) -> list[NDArray[np.float32]]:
+        """The code vectors of each level, (sizes[level], dim)."""
 
     def embed_items(self, images: Sequence[Image | None], texts: Sequence[str | None]) -> Parts:
-        """Image and text vectors of items."""
+        """Image and text embeddings of items."""
 
     def embed_queries(
         self, images: Sequence[Image | None], texts: Sequence[str | None], instructions: Sequence[str]
     ) -> Parts:
-        """Image and text vectors of queries, each with its instruction."""
+        """Image and text embeddings of queries, each with its instruction."""
 
     def phi(self, parts: Parts) -> Array:
         """The fused embedding, unit length, (n, d): what re-ranking compares."""
