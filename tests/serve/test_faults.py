@@ -22,6 +22,7 @@ from genius.client import Client
 from genius.engine import Engine
 from genius.errors import BadInput, MissingExtra
 from genius.serve import run
+from genius.serve.access import check_key
 from genius.serve.limits import MB, Limits
 
 PROGRAM = Path(__file__).parents[1] / "cli" / "fake_model.py"
@@ -76,25 +77,31 @@ def test_a_slow_request_is_given_up_while_others_are_served(serving, kit):
         assert status == 408 and "1 s" in json.loads(body)["detail"]
 
 
-def test_who_sends_no_request_is_hung_up_on(serving, monkeypatch):
-    monkeypatch.setattr(run, "HEAD_S", 0.3)
-    with serving() as live, socket.create_connection((live.host, live.port), timeout=10) as line:
+def test_who_sends_no_request_is_hung_up_on(serving):
+    with (
+        serving(Limits(head_s=0.3)) as live,
+        socket.create_connection((live.host, live.port), timeout=10) as line,
+    ):
         line.sendall(b"GET / HT")
         assert line.recv(100) == b""
 
 
-def test_who_begins_a_second_request_and_stops_is_hung_up_on(serving, kit, monkeypatch):
-    with serving() as live, socket.create_connection((live.host, live.port), timeout=10) as line:
+def test_who_begins_a_second_request_and_stops_is_hung_up_on(serving, kit):
+    with (
+        serving(Limits(head_s=0.3)) as live,
+        socket.create_connection((live.host, live.port), timeout=10) as line,
+    ):
         line.sendall(kit.head("GET", "/healthz").replace("\n", "\r\n").encode() + b"\r\n\r\n")
         assert kit.answer(line)[0] == 200
-        monkeypatch.setattr(run, "HEAD_S", 0.3)
         line.sendall(b"GET /healthz HT")
         assert line.recv(100) == b""
 
 
-def test_a_connection_may_rest_between_requests_longer_than_a_head_may_take(serving, kit, monkeypatch):
-    monkeypatch.setattr(run, "HEAD_S", 0.2)
-    with serving() as live, socket.create_connection((live.host, live.port), timeout=10) as line:
+def test_a_connection_may_rest_between_requests_longer_than_a_head_may_take(serving, kit):
+    with (
+        serving(Limits(head_s=0.2)) as live,
+        socket.create_connection((live.host, live.port), timeout=10) as line,
+    ):
         for _ in range(2):
             line.sendall(kit.head("GET", "/healthz").replace("\n", "\r\n").encode() + b"\r\n\r\n")
             assert kit.answer(line)[0] == 200
@@ -146,8 +153,10 @@ def test_more_requests_than_allowed(engine, serving, kit):
         waiting = [some.submit(live.ask, head, body) for _ in range(3)]
         active = live.server.config.app.state.backend.metrics.active
         kit.wait_until(lambda: active._value.get() == 3)
-        status, headers, _ = live.ask(kit.head("GET", "/healthz"))
+        status, headers, _ = live.ask(kit.head("GET", "/v1/stats"))
         assert status == 503 and headers["retry-after"] == "1"
+        for path in ("/healthz", "/readyz", "/openapi.json"):
+            assert live.ask(kit.head("GET", path, "Connection: close"))[0] == 200
         gate.set()
         assert [one.result()[0] for one in waiting] == [200] * 3
 
@@ -185,8 +194,8 @@ def test_changes_wait_in_a_bounded_queue(engine, serving, kit):
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.org"])
 def test_others_are_not_let_in_without_a_key(host):
     with pytest.raises(BadInput, match="GENIUS_KEY"):
-        run.check_key(host, None)
-    run.check_key(host, "0123456789abcdef")
+        check_key(host, None)
+    check_key(host, "0123456789abcdef")
 
 
 @pytest.mark.parametrize(
@@ -194,12 +203,12 @@ def test_others_are_not_let_in_without_a_key(host):
 )
 def test_keys_that_can_be_guessed_or_not_be_sent_are_refused(key):
     with pytest.raises(BadInput, match="16"):
-        run.check_key("127.0.0.1", key)
+        check_key("127.0.0.1", key)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.8.9.1"])
 def test_loopback_needs_no_key(host):
-    run.check_key(host, None)
+    check_key(host, None)
 
 
 def test_a_taken_port_is_named():

@@ -48,11 +48,12 @@ def serve(
 
     from genius.engine import Engine
     from genius.serve import run
+    from genius.serve.access import check_key
     from genius.serve.limits import MB, Limits
     from genius.serve.log import log_to
 
     key = _key(key_file, os.environ.get("GENIUS_KEY"))
-    run.check_key(host, key)
+    check_key(host, key)
     limits = Limits(beam=max_beam, hits=max_hits, body=max_megabytes * MB, search_s=max_seconds)
     if cluster is not None:
         values = {"replicas": replicas, "shards": vector_shards, "device": device, "host": host, "key": key}

@@ -16,8 +16,8 @@ from typing import Any
 
 from genius.cluster.session import connected, ray_module
 from genius.errors import BadInput, ClusterError, IndexNotFound
+from genius.serve.access import is_loopback
 from genius.serve.limits import Limits
-from genius.serve.run import is_loopback
 from genius.store.connection import INDEX_FILE as INDEX
 
 NAME = "genius"

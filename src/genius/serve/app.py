@@ -15,9 +15,10 @@ from starlette.middleware.cors import CORSMiddleware
 from genius import __version__
 from genius.engine import Engine
 from genius.errors import BadInput, GeniusError, IndexLocked, StorageError
+from genius.serve.access import AccessRules
 from genius.serve.backend import Backend, EngineBackend, NotFound
 from genius.serve.batching import Busy
-from genius.serve.gate import LOOPBACK_NAMES, Gate
+from genius.serve.gate import Gate
 from genius.serve.limits import Limits
 from genius.serve.metrics import Metrics
 from genius.serve.routes import routes
@@ -88,15 +89,13 @@ def app_for(
             CORSMiddleware,
             allow_origins=list(origins),
             allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["authorization", "content-type"],
+            allow_headers=["authorization", "content-type", "idempotency-key"],
         )
     app.add_middleware(
         Gate,
         limits=backend.limits,
         metrics=backend.metrics,
-        key=key,
-        hosts=LOOPBACK_NAMES if loopback else None,
-        origins=origins,
+        access=AccessRules(key, loopback, tuple(origins)),
     )
     return app
 

@@ -20,10 +20,14 @@ class Limits:
     waiting: int = 128  # searches that may wait for their turn; more get 429
     writes: int = 8  # changes that may wait for their turn; more get 429
     requests: int = 512  # requests at a time; more get 503
+    open_requests: int = 64  # of those that need no key, or are refused; health checks are not counted
+    connections: int = 768  # at a time; beyond it, those that ask nothing are closed
     held: int = 256 * MB  # bytes of bodies held at a time; more get 503
+    head_s: float = 10.0  # the head of a request must be here by then, else the connection is closed
     upload_s: float = 30.0  # a request must be here by then, else 408
     search_s: float = 10.0  # a search must be answered by then, else 503
     write_s: float = 120.0
+    send_s: float = 10.0  # a client that takes nothing of its response for so long is hung up on
     stop_s: int = 10  # requests under way may finish when the server is told to stop
 
 
