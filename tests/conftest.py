@@ -1,5 +1,10 @@
-"""For all tests: Ctrl-C reaches the processes they start, also where a shell runs them in the background."""
+"""For all tests: Ctrl-C reaches the processes they start, also where a shell runs them in the background.
 
+Locks that are taken out of order are errors (`genius.locks`), in those processes too.
+"""
+
+import os
 import signal
 
+os.environ["GENIUS_DEBUG_LOCKS"] = "1"
 signal.signal(signal.SIGINT, signal.default_int_handler)  # such a shell ignores it, and children would, too

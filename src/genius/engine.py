@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from genius.errors import ModelMismatch, ModelNotFound
 from genius.ingest.add import add_items
 from genius.ingest.item import THUMBNAIL, thumbnail
 from genius.ingest.result import AddResult
+from genius.locks import OrderedLock
 from genius.query.branch import Branch, branch
 from genius.query.defaults import default_options, describe_options
 from genius.query.ranking import EmbeddedSubquery, ScoredRow, embed, rank
@@ -47,7 +47,8 @@ class Engine:
     def __init__(self, index: Index, model: RetrievalModel | None = None, device: str = "cpu") -> None:
         self.index = index
         self._device = device
-        self._loading = threading.RLock()
+        self._loading = OrderedLock("model")
+        self._viewing = OrderedLock("view")
         self._model: RetrievalModel | None = None
         self._searcher: Searcher | None = None
         self._lookup: Searcher | None = None  # the same without a decoder
@@ -126,8 +127,11 @@ class Engine:
 
         Unchanged items are not encoded again, bad ones are skipped and named in the result's report.
         """
-        with self.index.writing():  # before the model is loaded: a locked or read-only index costs no time
-            added = add_items(self.index, self.model, items, source=source, report=report, progress=progress)
+        with self.index.writing():
+            pass  # a locked or read-only index is refused before the model is loaded
+        model = self.model  # and the model is loaded before writing begins
+        with self.index.writing():
+            added = add_items(self.index, model, items, source=source, report=report, progress=progress)
             if self.index.worth_compacting():
                 self.index.compact()
         return added
@@ -195,7 +199,7 @@ class Engine:
         ready = self._ask(queries, want, present)
         for attempt in range(ATTEMPTS):
             try:
-                with self._steady() if attempt else nullcontext():
+                with self.index.steady() if attempt else nullcontext():
                     view = self._current()
                     if view.present != present:
                         present, ready = view.present, self._ask(queries, want, view.present)
@@ -288,17 +292,16 @@ class Engine:
         self._model = model
 
     def _current(self) -> PoolView:
-        with self._loading:
-            snapshot = self.index.snapshot()
-            if self._view is None or self._view.snapshot is not snapshot:
-                self._view = PoolView(snapshot, self.index.settings["sizes"], self._view)
-            return self._view
-
-    @contextmanager
-    def _steady(self) -> Iterator[None]:
-        """The index does not change inside."""
-        with self._loading, self.index.steady():
-            yield
+        """The committed state, searchable; its snapshot comes first, as a damaged cache needs the writer."""
+        snapshot = self.index.snapshot()
+        with self._viewing:
+            before = self._view
+            if before is not None and before.snapshot is snapshot:
+                return before
+            view = PoolView(snapshot, self.index.settings["sizes"], before)
+            if before is None or before.snapshot.change <= snapshot.change:  # never back to an older state
+                self._view = view
+            return view
 
     def _options(self, k: int, search: str | None, rerank: str | None, beam: int | None) -> Options:
         defaults = default_options(self.model.search_defaults, vectors=self.index.dim is not None)

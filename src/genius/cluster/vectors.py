@@ -124,10 +124,9 @@ class ShardedEngine(Engine):
     holders: Sequence[Any] = ()
 
     def _current(self) -> PoolView:
-        with self._loading:
-            view = super()._current()
-            generation = view.snapshot.generation
-            own = generation.large.get("vectors")
-            if self.holders and generation.number and isinstance(own, LargeArray):
-                generation.large["vectors"] = ShardedVectors(own, generation.number, self.holders)  # type: ignore[assignment]
-            return view
+        view = super()._current()
+        generation = view.snapshot.generation
+        own = generation.large.get("vectors")
+        if self.holders and generation.number and isinstance(own, LargeArray):
+            generation.large["vectors"] = ShardedVectors(own, generation.number, self.holders)  # type: ignore[assignment]
+        return view

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 from genius import files
 from genius.errors import BadInput, IndexLocked, IndexMismatch, StorageError
 from genius.failpoints import failpoint
+from genius.locks import OrderedLock
 from genius.search.trie import Trie
 from genius.store import generations, schema
 from genius.store.connection import INDEX_FILE, create
@@ -51,8 +51,8 @@ class Index:
         self.levels = len(self.settings["sizes"])
         self.dim: int | None = self.settings["dim"] if self.settings["vectors"] else None
         self._lock = WriterLock(folder / LOCK)
-        self._writes = threading.RLock()  # one writing thread
-        self._views = threading.RLock()  # one thread renews the snapshot
+        self._writes = OrderedLock("writer")
+        self._views = OrderedLock("snapshot")
         self._pinned: GenerationRef | None = None  # what the generation in use answers to
         self._snapshot: Snapshot | None = None
 
@@ -128,10 +128,18 @@ class Index:
     # --- writing ------------------------------------------------------------------------------------------
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Be the only writer for a while; raises IndexLocked naming who is, or StorageError."""
-        with self._writes, self._lock:
-            yield
+    def writing(self, wait: bool = True) -> Iterator[None]:
+        """Be the only writer for a while; raises IndexLocked naming who is, or StorageError.
+
+        Another process that writes is never waited for, another thread only with `wait`.
+        """
+        if not self._writes.acquire(blocking=wait):
+            raise IndexLocked(f"{self.folder} is being written by another thread: try again later")
+        try:
+            with self._lock:
+                yield
+        finally:
+            self._writes.release()
 
     def add(self, records: Sequence[Record], amended: Sequence[Amendment] = ()) -> None:
         """Add or replace items by id (the last of equal ids wins); on disk and searchable when it returns."""
@@ -155,9 +163,9 @@ class Index:
             failpoint("during-remove")
         return count
 
-    def compact(self) -> int:
+    def compact(self, wait: bool = True) -> int:
         """Publish a new generation that holds every item, and forget tombstones; its number."""
-        with self.writing():
+        with self.writing(wait):
             through = self.truth.last_row()
             base = RecordBatch.join([self._empty(), *self.truth.batches(self.levels, None, through=through)])
             failpoint("before-build")
@@ -206,9 +214,9 @@ class Index:
             yield
 
     def rebuild(self) -> Snapshot:
-        """Build the generation anew from the truth, in memory when the folder cannot be written."""
+        """Build the generation anew from the truth, in memory when the folder cannot be written now."""
         try:
-            self.compact()
+            self.compact(wait=False)  # a search does not wait until an `add` has ended
             with self._views:
                 self._snapshot = self._view()
                 return self._snapshot

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from genius.failpoints import failpoint
+from genius.locks import OrderedLock
 from genius.store import schema
 from genius.store.connection import connect, corrupt, sqlite_errors
 from genius.store.records import MODALITIES, Amendment, Known, Record, RecordBatch, Rows, Stamp, checksum
@@ -37,7 +37,7 @@ class Truth:
     def __init__(self, file: Path, connection: sqlite3.Connection) -> None:
         self.file = file
         self.connection = connection
-        self._turn = threading.RLock()
+        self._turn = OrderedLock("truth")
 
     @classmethod
     def open(cls, file: Path) -> Truth:
