@@ -109,9 +109,9 @@ def main() -> None:
     val_features = features(val)
     result = train_heads(
         encoder, *features(train), train, PLAN, folder=options.folder / "heads", seed=0, balance=0.7,
-        validate=lambda heads: hit_rates(val, heads.things(*val_features), CPU),
+        validate=lambda heads: hit_rates(val, heads.embedder(*val_features), CPU),
     )  # fmt: skip
-    reference = hit_rates(test, Heads(encoder).eval().things(*features(test)), CPU)
+    reference = hit_rates(test, Heads(encoder).eval().embedder(*features(test)), CPU)
     mini = hit_rates(test, mini_things(test), CPU)
     report = {
         "command": "python benchmarks/mini.py --data BENCH --features FEATURES/clip_vitb16",

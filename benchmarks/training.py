@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from genius.data.pairs import Pairs, build_pairs
 from genius.decode.initial import fresh_decoder
 from genius.decode.model import DecoderShape
 from genius.decode.targets import Softness
 from genius.decode.train import Lesson, train_decoder
 from genius.quantize.model import Quantizer
-from genius.quantize.pairs import Pairs, build_pairs
 from genius.quantize.train import Objective, train_quantizer
 from genius.training.journal import read_log
 from genius.training.schedule import Plan

@@ -33,7 +33,6 @@ def test_queries_items_and_positives(mbeir_root: Path) -> None:
     assert [data.tasks[task] for task in data.query_task] == ["webqa 1", "webqa 2", "webqa 1"]
     assert [positives(data, row) for row in range(3)] == [["2:1"], ["2:2"], ["2:1"]]
     assert [MODALITIES[row] for row in data.item_modality] == [Modality.TEXT, Modality.PAIR]
-    assert [MODALITIES[row] for row in data.query_want] == [Modality.TEXT, Modality.PAIR, Modality.TEXT]
     assert data.images == [mbeir_root / "mbeir_images/a.jpg"]
     assert data.item_image.tolist() == [-1, 0]
     assert data.item_text[0] == data.item_text[1]  # both items say "An answer."
@@ -78,16 +77,6 @@ def test_images_and_texts_are_listed_once(flags: Path) -> None:
     assert (np.diff(data.offsets) == 2).all()
     photos = data.query_image[data.query_image >= 0]
     assert {data.images[row] for row in photos} == set(data.images)  # shared with the items
-
-
-def test_balance_gives_small_tasks_their_share() -> None:
-    task = np.repeat([0, 1], [90, 10])
-    empty = np.zeros(0, dtype=np.int64)
-    data = TrainingSet([], [], empty, empty, task, *[empty] * 6, ["a", "b"], [], [])
-    for balance, share in ((1.0, 0.1), (0.5, 0.25), (0.0, 0.5)):
-        weights = data.query_weights(balance)
-        assert weights.sum() == pytest.approx(1)
-        assert weights[task == 1].sum() == pytest.approx(share)
 
 
 def test_a_sample_keeps_the_positives_and_is_the_same_every_time(flags: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
+from genius.data.pairs import Pairs, build_pairs
 from genius.decode.initial import fresh_decoder
 from genius.decode.model import Decoder, DecoderShape
 from genius.decode.rivals import Rivals
@@ -21,7 +22,6 @@ from genius.decode.targets import Softness
 from genius.decode.train import Lesson, train_decoder
 from genius.quantize.codebooks import start_codebooks
 from genius.quantize.model import Quantizer
-from genius.quantize.pairs import Pairs, build_pairs
 from genius.training.distributed import processes
 from genius.training.schedule import Plan
 

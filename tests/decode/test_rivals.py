@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from genius.data.pairs import Pairs, build_pairs
 from genius.decode.rivals import Rivals, line_up, list_loss
-from genius.quantize.pairs import Pairs, build_pairs
 
 Z = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.8, 0.2], [0.0, 1.0], [0.7, 0.3]])
 CODES = torch.tensor([[0, 1], [0, 1], [0, 2], [1, 0], [0, 3]])

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from genius.data.pairs import Pairs, build_pairs
 from genius.decode.initial import fresh_decoder
 from genius.decode.model import DecoderShape
 from genius.decode.rivals import Rivals
@@ -24,7 +25,6 @@ from genius.decode.vectors import QueryVectors, encode_items
 from genius.errors import BadInput, TrainingStopped
 from genius.quantize.codebooks import start_codebooks
 from genius.quantize.model import Quantizer
-from genius.quantize.pairs import Pairs, build_pairs
 from genius.training.journal import read_log
 from genius.training.schedule import Plan
 

@@ -9,22 +9,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from genius.data.base import open_dataset
+from genius.data.pairs import rows_of
 from genius.data.training_set import TrainingSet, read_training_set
 from genius.encode import clip, feature_fusion
 from genius.encode.base import TrainableEncoder, TrainableFusingEncoder
 from genius.encode.pictures import Pictures
-from genius.encode.sampling import Sampler
-from genius.encode.train import distinct, fused, train_encoder
+from genius.encode.train import batch_rows, distinct, fused, train_encoder
 from genius.encode.views import mixed, random_views
 from genius.errors import BadInput
 from genius.pipeline.encoder import validator
 from genius.training.journal import read_log
-from genius.training.schedule import Plan, generator_for
+from genius.training.schedule import Plan
 
 SCRIPT = Path(__file__).resolve().parents[1] / "pipeline" / "tiny.py"
 TINY = runpy.run_path(str(SCRIPT))
@@ -63,35 +62,15 @@ def weights(encoder: Any) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in encoder.module.state_dict().items()}
 
 
-# --- the draw --------------------------------------------------------------------------------------------
+# --- rows ------------------------------------------------------------------------------------------------
 
 
-def test_draws_are_true_pairs_and_all_of_them_come(train: TrainingSet) -> None:
-    sampler = Sampler(train, CPU, balance=1.0)
-    seen: set[tuple[int, int]] = set()
-    variants = set()
-    for number in range(40):
-        batch = sampler.draw(64, generator_for("cpu", 0, number))
-        for query, item in zip(batch.query.tolist(), batch.item.tolist(), strict=True):
-            assert item in train.positives[train.offsets[query] : train.offsets[query + 1]]
-            seen.add((query, item))
-        assert np.array_equal(train.item_image[batch.item], batch.item_image)
-        assert np.array_equal(train.item_text[batch.item], batch.item_text)
-        assert np.array_equal(train.query_image[batch.query], batch.query_image)
-        for query, text in zip(batch.query.tolist(), batch.query_text.tolist(), strict=True):
-            assert text in train.query_texts[query]
-            variants.add((query, text))
-    assert len(seen) == len(train.positives)  # every positive of every query
-    assert len(variants) == sum(len(set(texts)) for texts in train.query_texts.tolist())
-
-
-def test_also_positive_is_what_the_table_says(train: TrainingSet) -> None:
-    sampler = Sampler(train, CPU, balance=1.0)
-    query, item = torch.arange(len(train.query_ids)), torch.arange(len(train.item_ids)).flip(0)
-    found = sampler.also_positive(query, item)
-    for row in range(len(query)):
-        mine = set(train.positives[train.offsets[row] : train.offsets[row + 1]].tolist())
-        assert found[row].tolist() == [number in mine for number in item.tolist()]
+def test_a_batch_names_the_images_and_texts_of_its_queries_and_items(train: TrainingSet) -> None:
+    pairs = rows_of(train)
+    batch = pairs.sample(0, 64, seed=0)
+    images, texts = batch_rows(pairs, batch)
+    assert images.tolist() == [*train.query_image[batch.query], *train.item_image[batch.item]]
+    assert texts.tolist() == [*batch.text, *train.item_text[batch.item]]
 
 
 def test_distinct_rows_and_their_places() -> None:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from genius.data.pairs import Pairs, build_pairs
 from genius.errors import BadInput, ModelMismatch, TrainingStopped
 from genius.quantize import train as module
 from genius.quantize.model import Quantizer, load_quantizer, save_quantizer
-from genius.quantize.pairs import Pairs, build_pairs
 from genius.quantize.train import Objective, train_quantizer
 from genius.training.schedule import Plan
 

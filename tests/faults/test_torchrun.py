@@ -107,7 +107,7 @@ def test_a_process_that_hangs_ends_the_job(tmp_path) -> None:
 
 def test_every_query_once_in_an_epoch_however_many_processes(monkeypatch) -> None:
     """100 queries in batches of 12 over 1, 2 and 4 processes: no duplicate, no gap, none waits at the end."""
-    from genius.quantize.pairs import build_pairs
+    from genius.data.pairs import build_pairs
 
     vectors = torch.randn(100, 4).numpy()
     pairs = build_pairs(
@@ -122,7 +122,7 @@ def test_every_query_once_in_an_epoch_however_many_processes(monkeypatch) -> Non
             for rank in range(world):
                 monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
                 batch: Any = pairs.sample(step, 12, seed=0)
-                own = batch.query[batch.part]
+                own = batch.query[distributed.my_part(len(batch.query))]
                 assert len(own) == 12 // world
                 order += own.tolist()
         orders.append(order)

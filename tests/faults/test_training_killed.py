@@ -20,7 +20,7 @@ import torch
 from genius.quantize import train as module
 from genius.quantize.fusion import PRESETS
 from genius.quantize.model import Quantizer, save_quantizer
-from genius.quantize.pairs import build_pairs
+from genius.data.pairs import build_pairs
 from genius.training.schedule import Plan
 
 torch.manual_seed(0)

@@ -8,8 +8,8 @@ import torch
 
 from genius.data.training_set import TrainingSet
 from genius.encode.train import fused
-from genius.pipeline import validation
 from genius.pipeline.validation import hit_rates, task_hits
+from genius.quantize import recall
 
 CPU = torch.device("cpu")
 
@@ -23,18 +23,18 @@ def made(queries: int = 40, items: int = 30, seed: int = 0) -> tuple[TrainingSet
     rows, none = np.arange(queries), np.full(items, -1)
     data = TrainingSet(
         images=[], texts=[], query_image=np.full(queries, -1), query_texts=np.stack([rows, rows[::-1]], 1),
-        query_task=(rows % 4 == 0).astype(np.int64), query_want=rows, item_image=np.arange(items),
+        query_task=(rows % 4 == 0).astype(np.int64), item_image=np.arange(items),
         item_text=none, item_modality=none, offsets=offsets, positives=positives, tasks=["small", "large"],
         query_ids=list(map(str, rows)), item_ids=list(map(str, range(items))),
     )  # fmt: skip
     return data, torch.randn(queries, 8), torch.randn(items, 8) * torch.rand(items, 1) * 10
 
 
-@pytest.mark.parametrize("chunk", [7, 256])
+@pytest.mark.parametrize("chunk", [7 * 30, 1 << 26])
 @pytest.mark.parametrize("k", [1, 5, 100])
 def test_hits_by_brute_force(monkeypatch: pytest.MonkeyPatch, chunk: int, k: int) -> None:
     torch.manual_seed(0)
-    monkeypatch.setattr(validation, "CHUNK", chunk)
+    monkeypatch.setattr(recall, "SCORES_AT_ONCE", chunk)
     data, query, item = made()
     cosine = torch.cosine_similarity(query[:, None], item[None], dim=2).numpy()
     hits = [
@@ -56,8 +56,8 @@ def test_vectors_are_asked_for_by_row_in_chunks() -> None:
     torch.manual_seed(0)
     data, query, item = made(queries=70)
 
-    def things(image_rows: torch.Tensor, text_rows: torch.Tensor) -> torch.Tensor:
+    def embed(image_rows: torch.Tensor, text_rows: torch.Tensor) -> torch.Tensor:
         assert len(image_rows) <= 32
         return fused(image_rows, text_rows, lambda rows: item[rows], lambda rows: query[rows])
 
-    assert hit_rates(data, things, CPU) == task_hits(data, query, item)  # the first text of each query
+    assert hit_rates(data, embed, CPU) == task_hits(data, query, item)  # the first text of each query

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from genius.quantize.pairs import Pairs, build_pairs
+from genius.data.pairs import Pairs, build_pairs
 
 DIM, TOPICS = 24, 10
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+from genius.data.pairs import Pairs, build_pairs
 from genius.quantize.fusion import PRESETS
 from genius.quantize.model import Quantizer
-from genius.quantize.pairs import Pairs, build_pairs
 from genius.quantize.residual import code_sizes
 from genius.quantize.train import Objective, train_quantizer
 from genius.training.journal import read_log

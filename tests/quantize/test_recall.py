@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import torch
 
+from genius.data.pairs import build_pairs
 from genius.quantize import recall as module
 from genius.quantize.model import Quantizer
-from genius.quantize.pairs import build_pairs
 from genius.quantize.recall import code_recall, hits, mean_over_tasks, phi_recall
 
 

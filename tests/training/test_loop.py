@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from genius.errors import BadInput, ModelMismatch, TrainingStopped
+from genius.seeding import generator_for
 from genius.training.journal import read_log
 from genius.training.loop import run
-from genius.training.schedule import Plan, generator_for
+from genius.training.schedule import Plan
 from genius.weights import save_weights
 
 PLAN = Plan(steps=24, batch=8, rate=0.05, warmup=4, weight_decay=0.1, check_every=6)
@@ -146,7 +147,8 @@ import torch
 from torch import nn
 from genius.training import distributed
 from genius.training.loop import run
-from genius.training.schedule import Plan, generator_for
+from genius.seeding import generator_for
+from genius.training.schedule import Plan
 
 folder = Path(sys.argv[1])
 with distributed.processes("cpu") as device:

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from genius.config import Optimiser
-from genius.training.schedule import Plan, adamw, generator_for, seed_for
+from genius.seeding import generator_for, seed_for
+from genius.training.schedule import Plan, adamw
 
 
 def test_plan_takes_the_values_of_the_recipe():

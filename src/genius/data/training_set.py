@@ -31,7 +31,6 @@ class TrainingSet:
     query_image: Rows  # (queries,)
     query_texts: Rows  # (queries, variants): the text under each instruction; shorter lists repeat
     query_task: Rows  # (queries,): row of `tasks`
-    query_want: Rows  # (queries,): wanted modality, in the order of Modality
     item_image: Rows  # (items,)
     item_text: Rows  # (items,)
     item_modality: Rows  # (items,), in the order of Modality
@@ -40,12 +39,6 @@ class TrainingSet:
     tasks: Sequence[str]
     query_ids: Sequence[str]
     item_ids: Sequence[str]
-
-    def query_weights(self, balance: float) -> NDArray[np.float64]:
-        """How often each query is drawn: a task counts with its size to the power `balance` (1: as it is)."""
-        sizes = np.bincount(self.query_task, minlength=len(self.tasks)).astype(np.float64)
-        weights = (sizes**balance / np.maximum(sizes, 1))[self.query_task]
-        return np.asarray(weights / weights.sum(), dtype=np.float64)
 
 
 class _Table:
@@ -91,7 +84,6 @@ def read_training_set(
     query_image: list[int] = []
     variants: list[list[int]] = []
     task_rows: list[int] = []
-    want_rows: list[int] = []
     offsets, positives = [0], list[int]()
     for query in sample.queries():
         found = [item_rows[id_] for id_ in query.positives if id_ in item_rows]
@@ -105,7 +97,6 @@ def read_training_set(
             sentences.append(default_instruction(query.modality, query.want))
         variants.append([texts.row(query_text(sentence, query.text)) for sentence in sentences])
         task_rows.append(tasks.setdefault(str(query.row), len(tasks)))
-        want_rows.append(MODALITIES.index(query.want))
         positives += found
         offsets.append(len(positives))
     if not query_ids:
@@ -117,7 +108,6 @@ def read_training_set(
         query_image=np.array(query_image),
         query_texts=np.array([(rows * width)[:width] for rows in variants]),
         query_task=np.array(task_rows),
-        query_want=np.array(want_rows),
         item_image=np.array(item_image),
         item_text=np.array(item_text),
         item_modality=np.array(item_modality),

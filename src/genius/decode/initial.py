@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from genius.decode.model import SPECIAL_ROWS, Decoder, DecoderShape
 from genius.errors import BadInput
-from genius.training.schedule import generator_for
+from genius.seeding import generator_for
 
 
 def fresh_decoder(shape: DecoderShape, codebooks: Sequence[Tensor], seed: int, scale: float = 1.0) -> Decoder:

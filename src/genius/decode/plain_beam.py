@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from genius.data.pairs import Pairs
 from genius.decode.model import Decoder
-from genius.quantize.pairs import Pairs
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from genius.quantize.pairs import Pairs
+from genius.data.pairs import Pairs
 
 
 @dataclass(frozen=True, slots=True)

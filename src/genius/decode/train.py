@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from genius.data.pairs import Pairs
 from genius.decode.augment import Augmentation, augment
 from genius.decode.model import Decoder
 from genius.decode.plain_beam import CodePool, best_items, hit_rates
@@ -22,9 +23,10 @@ from genius.decode.targets import Softness, SoftTargets, level_losses, mean_near
 from genius.decode.vectors import QueryVectors, chunks, encode_items
 from genius.errors import BadInput
 from genius.quantize.model import Quantizer
-from genius.quantize.pairs import Pairs
+from genius.seeding import generator_for
+from genius.training.distributed import my_part
 from genius.training.loop import Result, run
-from genius.training.schedule import Plan, generator_for
+from genius.training.schedule import Plan
 from genius.weights import fingerprint_tensors
 
 
@@ -82,6 +84,8 @@ def train_decoder(
     if plan.compile:
         loss = _compiled(loss, train.device)
 
+    part = my_part(plan.batch)
+
     def step(number: int) -> Mapping[str, Tensor]:
         batch, rivals = train.sample(number, plan.batch, seed), lesson.rivals
         generator = generator_for(train.device, seed, "augment", number)
@@ -93,7 +97,7 @@ def train_decoder(
             z_query = torch.where(own[:, None], item_z[item].float(), z_query)
         z_item = item_z[item].float()
         z = augment(z_query, z_item, lesson.augmentation, generator, lesson.alpha, lesson.plain)
-        z, z_item, query, item = (rows[batch.part] for rows in (z, z_item, batch.query, item))
+        z, z_item, query, item = (rows[part] for rows in (z, z_item, batch.query, item))
         row, usable = item[:, None], torch.ones(len(item), 1, dtype=torch.bool, device=item.device)
         if rivals is not None:
             drawn = rivals.draw(train.items, generator)

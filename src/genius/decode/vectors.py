@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from genius.data.pairs import Pairs
 from genius.quantize.model import Quantizer
-from genius.quantize.pairs import Pairs
 
 ROWS_AT_ONCE = 16_384
 
@@ -31,18 +31,20 @@ class QueryVectors:
         self.quantizer, self.pairs, self.texts = quantizer, pairs, len(pairs.texts)
         owner = torch.arange(pairs.queries, device=pairs.device)
         owner = owner.repeat_interleave(pairs.query_text_start.diff())
-        self.keys = torch.unique(owner * self.texts + pairs.query_text)  # ascending
+        self.keys = torch.unique(owner * self.texts + pairs.query_text + 1)  # ascending
         self.z: Tensor | None = None
         kept = _kept(pairs.device)
         if len(self.keys) * pairs.dim * kept.itemsize <= resident_bytes:
-            parts = [self._fuse(key // self.texts, key % self.texts).to(kept) for key in chunks(self.keys)]
+            parts = [
+                self._fuse(key // self.texts, key % self.texts - 1).to(kept) for key in chunks(self.keys)
+            ]
             self.z = torch.cat(parts)
 
     def __call__(self, query: Tensor, text: Tensor) -> Tensor:
         """z (n, dim), float32, of query rows and the text rows drawn for them."""
         if self.z is None:
             return self._fuse(query, text)
-        return self.z[torch.searchsorted(self.keys, query * self.texts + text)].float()
+        return self.z[torch.searchsorted(self.keys, query * self.texts + text + 1)].float()
 
     @torch.no_grad()
     def _fuse(self, query: Tensor, text: Tensor) -> Tensor:

@@ -16,38 +16,45 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from genius.data.pairs import PairBatch, PairRows, rows_of
 from genius.data.training_set import TrainingSet
 from genius.encode.base import Trainable, TrainableEncoder, TrainableFusingEncoder
 from genius.encode.pictures import Pictures
-from genius.encode.sampling import Batch, Sampler
 from genius.encode.views import random_views
+from genius.seeding import generator_for
 from genius.training import distributed
 from genius.training.contrastive import contrastive_loss
 from genius.training.loop import Result, run
-from genius.training.schedule import Plan, generator_for
+from genius.training.schedule import Plan
 
 # how the image towers of our encoders are called inside their modules: mini, CLIP, BLIP
 IMAGE_TOWERS = ("image.", "vision_model.", "visual_projection.", "vision_proj.")
 
-Learner = TrainableEncoder | TrainableFusingEncoder
-Tower = Callable[[Tensor], Tensor]  # rows to vectors, or to what a tower reads
-Things = Callable[[Tensor, Tensor], Tensor]  # image rows and text rows (-1: absent) to vectors (n, dim)
+AnyTrainable = TrainableEncoder | TrainableFusingEncoder
+Tower = Callable[[Tensor], Tensor]  # rows to embeddings, or to what a tower reads
+EmbedRows = Callable[[Tensor, Tensor], Tensor]  # image rows and text rows (-1: absent) to embeddings (n, dim)
 
 
 def batch_loss(
-    things: Things, batch: Batch, sampler: Sampler, temperature: float, *, mask_positives: bool = True
+    embed: EmbedRows, pairs: PairRows, batch: PairBatch, temperature: float, *, mask_positives: bool = True
 ) -> Tensor:
-    """Eq. 2 of a batch; each process makes the vectors of its own part of it."""
-    part = distributed.my_part(len(batch.query))
-    both = things(
-        torch.cat([batch.query_image[part], batch.item_image[part]]),
-        torch.cat([batch.query_text[part], batch.item_text[part]]),
-    )
-    query, item = both.chunk(2)
-    same = batch.item[:, None] == batch.item
+    """Eq. 2 of a batch; each process embeds its own part of it."""
+    query, item = embed(*batch_rows(pairs, batch)).chunk(2)
     if mask_positives:
-        same = sampler.also_positive(batch.query, batch.item)
-    return contrastive_loss(query, item, temperature, same)
+        positive = pairs.are_positive(batch.query[:, None], batch.item)
+    else:
+        positive = batch.item[:, None] == batch.item
+    return contrastive_loss(query, item, temperature, positive)
+
+
+def batch_rows(pairs: PairRows, batch: PairBatch) -> tuple[Tensor, Tensor]:
+    """Image rows and text rows of this process's part of a batch: its queries, then their items, (2n,)."""
+    part = distributed.my_part(len(batch.query))
+    query, item = batch.query[part], batch.item[part]
+    return (
+        torch.cat([pairs.query_image[query], pairs.item_image[item]]),
+        torch.cat([batch.text[part], pairs.item_text[item]]),
+    )
 
 
 def scatter_rows(vectors: Tensor, rows: Tensor) -> Tensor:
@@ -86,12 +93,16 @@ class Texts:
         return self.pieces[rows, :longest]
 
 
-def things_of(
-    encoder: Learner, pixels: Tower, texts: Tower, seen: Callable[[Tensor, Tensor], None] | None = None
-) -> Things:
-    """The function that gives vectors of things with a picture, a text or both, named by their rows.
+def embedder(
+    encoder: AnyTrainable,
+    pixels: Tower,
+    texts: Tower,
+    on_images: Callable[[Tensor, Tensor], None] | None = None,
+) -> EmbedRows:
+    """The function that embeds queries or items with an image, a text or both, named by their rows.
 
-    `pixels` and `texts` give what the encoder reads, by row; `seen` is shown pixels and their vectors.
+    `pixels` and `texts` give what the encoder reads, by row; `on_images` is called with pixels and their
+    embeddings.
     """
     if isinstance(encoder, TrainableFusingEncoder):
 
@@ -102,10 +113,10 @@ def things_of(
         return together
 
     def image(rows: Tensor) -> Tensor:
-        shown = pixels(rows)
-        vectors = encoder.image_vectors(shown)
-        if seen is not None:
-            seen(shown, vectors)
+        inputs = pixels(rows)
+        vectors = encoder.image_vectors(inputs)
+        if on_images is not None:
+            on_images(inputs, vectors)
         return vectors
 
     return lambda image_rows, text_rows: fused(
@@ -125,7 +136,7 @@ def in_chunks(tower: Callable[[Tensor], Tensor], count: int, device: torch.devic
 
 
 def train_encoder(
-    encoder: Learner,
+    encoder: AnyTrainable,
     data: TrainingSet,
     plan: Plan,
     *,
@@ -152,36 +163,32 @@ def train_encoder(
     """
     pictures = pictures or Pictures(data.images, encoder, device, resident=resident)
     texts = Texts(data.texts, encoder, device)
-    sampler = Sampler(data, device, balance)
-    part = distributed.my_part(plan.batch)
-    changed = smallest_view < 1 or colour > 0
-
-    def draw(number: int) -> Batch:
-        return sampler.draw(plan.batch, generator_for(device, seed, "encoder", number))
+    pairs = rows_of(data).to(device).balanced(balance)
+    augmented = smallest_view < 1 or colour > 0
 
     def step(number: int) -> dict[str, Tensor]:
-        batch = draw(number)
-        chance = generator_for(device, seed, "views", number, distributed.rank())
-        held: list[Tensor] = []
+        batch = pairs.sample(number, plan.batch, seed)
+        generator = generator_for(device, seed, "views", number, distributed.rank())
+        distances: list[Tensor] = []  # of the image vectors from the teacher's
 
         def pixels(rows: Tensor) -> Tensor:
-            shown = pictures[rows].to(device)
-            if not changed or not len(rows):
-                return shown
-            return random_views(shown, chance, smallest=smallest_view, flip=False, colour=colour)
+            images = pictures[rows].to(device)
+            if not augmented or not len(rows):
+                return images
+            return random_views(images, generator, smallest=smallest_view, flip=False, colour=colour)
 
-        def hold(shown: Tensor, vectors: Tensor) -> None:
+        def compare(images: Tensor, vectors: Tensor) -> None:
             if teacher is not None:
-                held.append(1 - F.cosine_similarity(vectors.float(), teacher(shown).float()).mean())
+                distances.append(1 - F.cosine_similarity(vectors.float(), teacher(images).float()).mean())
 
-        things = things_of(encoder, pixels, texts.__getitem__, hold)
-        loss = batch_loss(things, batch, sampler, temperature, mask_positives=mask_positives)
+        embed = embedder(encoder, pixels, texts.__getitem__, compare)
+        loss = batch_loss(embed, pairs, batch, temperature, mask_positives=mask_positives)
         if number + 1 < plan.steps:
-            after = draw(number + 1)
-            pictures.expect(distinct(torch.cat([after.query_image[part], after.item_image[part]]))[0])
+            upcoming = pairs.sample(number + 1, plan.batch, seed)
+            pictures.expect(distinct(batch_rows(pairs, upcoming)[0])[0])
         losses = {"contrastive": loss, "loss": loss}
         if teacher is not None:
-            losses["teacher"] = torch.stack(held).mean() if held else loss.new_zeros(())
+            losses["teacher"] = torch.stack(distances).mean() if distances else loss.new_zeros(())
             losses["loss"] = loss + teacher_weight * losses["teacher"]
         return losses
 

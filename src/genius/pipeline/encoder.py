@@ -17,7 +17,7 @@ from genius.encode.mini.encoder import MiniEncoder
 from genius.encode.mini.heads import Heads, features_of, train_heads
 from genius.encode.mini.teacher import ClipTeacher, clip_weights
 from genius.encode.pictures import Pictures
-from genius.encode.train import Learner, Texts, fused, in_chunks, things_of, train_encoder
+from genius.encode.train import AnyTrainable, Texts, embedder, fused, in_chunks, train_encoder
 from genius.errors import BadInput
 from genius.pipeline.validation import hit_rates
 from genius.training.loop import Result
@@ -55,13 +55,13 @@ def plan_of(optimiser: Optimiser) -> Plan:
 
 
 def validator(
-    encoder: Learner, data: TrainingSet, device: torch.device, pictures: Pictures | None = None
+    encoder: AnyTrainable, data: TrainingSet, device: torch.device, pictures: Pictures | None = None
 ) -> Callable[[], Mapping[str, float]]:
     """A function that gives hit@5 of exact search over `data`; its pictures are decoded once."""
     shown = pictures or Pictures(data.images, encoder, torch.device("cpu"), resident=True)
     texts = Texts(data.texts, encoder, device)
-    things = things_of(encoder, lambda rows: shown[rows].to(device), texts.__getitem__)
-    return lambda: hit_rates(data, things, device)
+    embed = embedder(encoder, lambda rows: shown[rows].to(device), texts.__getitem__)
+    return lambda: hit_rates(data, embed, device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def teach_mini(
     aligned = distill.Aligned(encoder.module.text).to(device)
     words = Texts(splits.val.texts, encoder, device)
 
-    def reference_things(image_rows: Tensor, text_rows: Tensor) -> Tensor:
+    def embed_by_teacher(image_rows: Tensor, text_rows: Tensor) -> Tensor:
         return fused(
             image_rows,
             text_rows,
@@ -105,13 +105,13 @@ def teach_mini(
     reference = distill.align_text(
         aligned, encoder, clip_train, splits.train, plan_of(table.alignment),
         folder=folder / "alignment", seed=seed, balance=balance,
-        validate=lambda: hit_rates(splits.val, reference_things, device),
+        validate=lambda: hit_rates(splits.val, embed_by_teacher, device),
     )  # fmt: skip
 
     aligned.eval().requires_grad_(False)
     val_texts = in_chunks(lambda rows: encoder.text_vectors(words[rows]), len(splits.val.texts), device)
 
-    def student_things(image_rows: Tensor, text_rows: Tensor) -> Tensor:
+    def embed_by_student(image_rows: Tensor, text_rows: Tensor) -> Tensor:
         return fused(
             image_rows,
             text_rows,
@@ -128,7 +128,7 @@ def teach_mini(
         encoder.module.image, encoder, target, shown.train,
         torch.arange(len(shown.train), device=device), plan_of(table.images),
         folder=folder / "distillation", seed=seed,
-        validate=lambda: hit_rates(splits.val, student_things, device),
+        validate=lambda: hit_rates(splits.val, embed_by_student, device),
         smallest_view=table.smallest_view, colour=table.colour, mix=table.mix,
     )  # fmt: skip
     encoder.module.requires_grad_(True)
@@ -136,7 +136,7 @@ def teach_mini(
 
 
 def train_stage(
-    encoder: Learner,
+    encoder: AnyTrainable,
     table: EncoderTraining,
     splits: Splits,
     *,
@@ -160,7 +160,7 @@ def train_stage(
 
 
 def _train_heads(
-    encoder: Learner, table: EncoderTraining, splits: Splits, shown: Shown, folder: Path, seed: int
+    encoder: AnyTrainable, table: EncoderTraining, splits: Splits, shown: Shown, folder: Path, seed: int
 ) -> Result:
     if not isinstance(encoder, MiniEncoder):
         raise BadInput(
@@ -170,7 +170,7 @@ def _train_heads(
     val_features = features_of(encoder, shown.val, splits.val.texts)
 
     def validate(heads: Heads) -> Mapping[str, float]:
-        return hit_rates(splits.val, heads.things(*val_features), encoder.device)
+        return hit_rates(splits.val, heads.embedder(*val_features), encoder.device)
 
     return train_heads(
         encoder, *features, splits.train, plan_of(table.optimiser), folder=folder / "encoder", seed=seed,

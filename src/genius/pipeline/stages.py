@@ -10,6 +10,7 @@ from rich.console import Console
 
 from genius.config import Recipe
 from genius.data.base import open_dataset
+from genius.data.pairs import Pairs, pairs_of
 from genius.data.report import Report
 from genius.data.training_set import TrainingSet, read_training_set
 from genius.decode.initial import fresh_decoder
@@ -21,13 +22,12 @@ from genius.decode.weights import save_decoder
 from genius.encode.base import Encoder, FusingEncoder, load_encoder
 from genius.encode.mini import distill
 from genius.encode.mini import encoder as mini
-from genius.encode.train import Learner
+from genius.encode.train import AnyTrainable
 from genius.errors import BadInput
 from genius.model_toml import read_model_toml, set_table
 from genius.pipeline.encoder import Shown, Splits, plan_of, teach_mini, train_stage
 from genius.pipeline.vectors import encode_set
 from genius.quantize.model import Quantizer, load_quantizer, save_quantizer
-from genius.quantize.pairs import Pairs, pairs_of
 from genius.quantize.residual import code_sizes
 from genius.quantize.train import Objective, train_quantizer
 from genius.quantize.tune import Tuning
@@ -122,13 +122,13 @@ def _encoder(recipe: Recipe, folder: Path, device: torch.device) -> None:
         set_table(folder / "model", "encoder", {"name": recipe.encoder.name, "source": ""})
 
 
-def _start_encoder(recipe: Recipe, device: torch.device) -> Learner:
+def _start_encoder(recipe: Recipe, device: torch.device) -> AnyTrainable:
     """The encoder that is to be trained: `mini` from published towers, or one that can be loaded."""
     if recipe.start is not None:
         start = recipe.start
         return distill.start(Path(start.image), Path(start.text), start.dropout, str(device))
     loaded = load_encoder(recipe.encoder.name, recipe.encoder.source or None, str(device))
-    if not isinstance(loaded, Learner):
+    if not isinstance(loaded, AnyTrainable):
         raise BadInput(f"encoder {recipe.encoder.name!r} cannot be trained: use clip, blip or mini")
     return loaded
 

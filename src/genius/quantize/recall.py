@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from genius.data.pairs import PairRows, Pairs
 from genius.quantize.model import ROWS_AT_ONCE, Quantizer
-from genius.quantize.pairs import Pairs
 
 SCORES_AT_ONCE = 1 << 26  # query-item scores in memory at a time
 
@@ -53,7 +53,7 @@ def phi_recall(pairs: Pairs, k: int = 5) -> float:
 
 
 @torch.no_grad()
-def hits(query: Tensor, item: Tensor, pairs: Pairs, k: int) -> Tensor:
+def hits(query: Tensor, item: Tensor, pairs: PairRows, k: int) -> Tensor:
     """Whether each query (n, dim) has a positive among its k best items (m, dim), bool (n,)."""
     found = []
     chunk = max(1, SCORES_AT_ONCE // len(item))
@@ -64,7 +64,7 @@ def hits(query: Tensor, item: Tensor, pairs: Pairs, k: int) -> Tensor:
     return torch.cat(found)
 
 
-def mean_over_tasks(found: Tensor, pairs: Pairs) -> float:
+def mean_over_tasks(found: Tensor, pairs: PairRows) -> float:
     """The plain mean over the tasks of each task's hit rate."""
     asked = torch.bincount(pairs.task)
     hit = torch.bincount(pairs.task, weights=found.double())

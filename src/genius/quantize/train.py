@@ -18,19 +18,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from genius.data.pairs import Pairs
 from genius.errors import BadInput, TrainingStopped
 from genius.quantize.codebooks import MovingAverage, start_codebooks
 from genius.quantize.health import LEAST_PURITY, LEAST_USAGE, Health, measure
 from genius.quantize.losses import agreement_loss, residual_loss
 from genius.quantize.model import Quantizer
-from genius.quantize.pairs import Pairs
 from genius.quantize.recall import code_recall, fuse_items, fuse_queries, phi_recall
 from genius.quantize.refine import refine
 from genius.quantize.tune import Tuning, tune
+from genius.seeding import generator_for
 from genius.training.contrastive import contrastive_loss
-from genius.training.distributed import is_main, same_everywhere, seen_by_all, wait_for_all
+from genius.training.distributed import is_main, my_part, same_everywhere, seen_by_all, wait_for_all
 from genius.training.loop import Result, run
-from genius.training.schedule import Plan, generator_for, trainable
+from genius.training.schedule import Plan, trainable
 from genius.weights import check_fit, fingerprint_tensors, read_tensors, save_weights
 
 NAME = "quantizer"
@@ -135,10 +136,12 @@ def make_step(
     if plan.compile:
         fuse = torch.compile(fuse)
 
+    part = my_part(plan.batch)
+
     def step(number: int) -> dict[str, Tensor]:
         batch = pairs.sample(number, plan.batch, seed)
-        query, item = batch.query[batch.part], batch.item[batch.part]
-        parts = zip(pairs.query_parts(query, batch.text[batch.part]), pairs.item_parts(item), strict=True)
+        query, item = batch.query[part], batch.item[part]
+        parts = zip(pairs.query_parts(query, batch.text[part]), pairs.item_parts(item), strict=True)
         z = fuse(*(torch.stack(both, dim=1).flatten(0, 1) for both in parts))  # query, its item, …: (2n, dim)
         modality = pairs.item_modality[item].repeat_interleave(2)  # a query asks for that of its target
         with torch.autocast(z.device.type, enabled=False):

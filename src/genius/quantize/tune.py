@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from genius.data.pairs import Pairs
 from genius.quantize.model import Quantizer
-from genius.quantize.pairs import Pairs
 from genius.quantize.recall import fuse_items
 from genius.training.contrastive import contrastive_loss
-from genius.training.distributed import mean_over_processes
+from genius.training.distributed import mean_over_processes, my_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,12 @@ def tune(quantizer: Quantizer, pairs: Pairs, tuning: Tuning, seed: int = 0) -> t
     optimiser = torch.optim.Adam([vectors], lr=tuning.rate)
     schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.0, max(tuning.steps, 1))
     losses: list[Tensor] = []
+    part = my_part(tuning.batch)
     for step in range(tuning.steps):
         batch = pairs.sample(step, tuning.batch, seed)
-        query, item = batch.query[batch.part], batch.item[batch.part]
+        query, item = batch.query[part], batch.item[part]
         with torch.no_grad():
-            z_query = quantizer(*pairs.query_parts(query, batch.text[batch.part]))
+            z_query = quantizer(*pairs.query_parts(query, batch.text[part]))
         total = vectors[residual.rows(codes[item])].sum(1)
         positive = pairs.are_positive(batch.query[:, None], batch.item)
         ranking = contrastive_loss(z_query, total, tuning.temperature, positive)

@@ -20,10 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from genius.errors import BadInput, TrainingStopped
+from genius.seeding import seed_for
 from genius.training import distributed
 from genius.training.checkpoint import load_checkpoint, read_progress, save_checkpoint
 from genius.training.journal import Journal
-from genius.training.schedule import Plan, adamw, seed_for, trainable
+from genius.training.schedule import Plan, adamw, trainable
 from genius.weights import load_weights, save_weights
 
 Step = Callable[[int], Mapping[str, Tensor]]  # step number -> losses; "loss" is the one to minimise

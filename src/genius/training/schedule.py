@@ -1,8 +1,7 @@
-"""The values of a training run: how long, how fast the weights move, and where its randomness comes from."""
+"""The learning-rate schedule and AdamW with its parameter groups."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -58,17 +57,3 @@ def adamw(
 def trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Names and parameters that get a gradient, each once."""
     return ((name, p) for name, p in module.named_parameters() if p.requires_grad)
-
-
-def seed_for(seed: int, *keys: int | str) -> int:
-    """A seed that depends on `seed` and all `keys` (a stage, a step, a rank), well mixed and below 2**63.
-
-    Randomness that is a function of the step needs no stored generator state: a resumed run draws the same.
-    """
-    digest = hashlib.blake2b(repr((seed, *keys)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
-
-
-def generator_for(device: torch.device | str, seed: int, *keys: int | str) -> torch.Generator:
-    """A fresh generator on `device` seeded with `seed_for(seed, *keys)`."""
-    return torch.Generator(device).manual_seed(seed_for(seed, *keys))

@@ -52,7 +52,7 @@ def test_only_the_heads_learn_and_they_find_more(encoder: Any, train: TrainingSe
     before = {name: value.clone() for name, value in encoder.module.state_dict().items()}
 
     def validate(heads: Heads) -> dict[str, float]:
-        return hit_rates(train, heads.things(*features), CPU)
+        return hit_rates(train, heads.embedder(*features), CPU)
 
     start = validate(Heads(encoder).eval())["hit@5"]
     result = train_heads(

@@ -15,18 +15,19 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from genius.data.pairs import rows_of
 from genius.data.training_set import TrainingSet
 from genius.encode.mini.efficientnet import ImageTower, start_from_imagenet
 from genius.encode.mini.encoder import DIM, MiniEncoder, Towers
 from genius.encode.mini.minilm import TextTower, start_from_minilm
 from genius.encode.mini.teacher import imagenet_weights, minilm_weights
 from genius.encode.pictures import Pictures
-from genius.encode.sampling import Sampler
 from genius.encode.train import Texts, batch_loss, fused
 from genius.encode.views import mixed, random_views
+from genius.seeding import generator_for
 from genius.training import distributed
 from genius.training.loop import Result, run
-from genius.training.schedule import Plan, generator_for
+from genius.training.schedule import Plan
 
 Validate = Callable[[], Mapping[str, float]]
 SHARPNESS = 0.05  # temperature of the similarities that the student copies
@@ -68,9 +69,9 @@ def align_text(
     """Train the text tower and the map on CLIP's vectors (images of `data`, dim) by eq. 2."""
     device = encoder.device
     texts = Texts(data.texts, encoder, device)
-    sampler = Sampler(data, device, balance)
+    pairs = rows_of(data).to(device).balanced(balance)
 
-    def things(image_rows: Tensor, text_rows: Tensor) -> Tensor:
+    def embed(image_rows: Tensor, text_rows: Tensor) -> Tensor:
         return fused(
             image_rows,
             text_rows,
@@ -79,8 +80,8 @@ def align_text(
         )
 
     def step(number: int) -> dict[str, Tensor]:
-        batch = sampler.draw(plan.batch, generator_for(device, seed, "alignment", number))
-        return {"loss": batch_loss(things, batch, sampler, temperature)}
+        batch = pairs.sample(number, plan.batch, seed)
+        return {"loss": batch_loss(embed, pairs, batch, temperature)}
 
     return run("alignment", aligned, step, plan, folder=folder, seed=seed, validate=validate)
 

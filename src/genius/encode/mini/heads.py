@@ -13,13 +13,13 @@ from pathlib import Path
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from genius.data.pairs import rows_of
 from genius.data.training_set import TrainingSet
 from genius.encode.mini.encoder import MiniEncoder
 from genius.encode.pictures import Pictures
-from genius.encode.sampling import Sampler
-from genius.encode.train import Texts, Things, batch_loss, fused, in_chunks
+from genius.encode.train import EmbedRows, Texts, batch_loss, fused, in_chunks
 from genius.training.loop import Result, run
-from genius.training.schedule import Plan, generator_for
+from genius.training.schedule import Plan
 
 
 class Heads(nn.Module):
@@ -37,8 +37,8 @@ class Heads(nn.Module):
         hidden, out = self.image if kind == "image" else self.text
         return out(self.dropout(F.gelu(hidden(self.dropout(features)))))  # type: ignore[no-any-return]
 
-    def things(self, images: Tensor, texts: Tensor) -> Things:
-        """Vectors of things named by rows of the features of images and texts."""
+    def embedder(self, images: Tensor, texts: Tensor) -> EmbedRows:
+        """The function that embeds rows of the features of images and texts."""
         return lambda image_rows, text_rows: fused(
             image_rows,
             text_rows,
@@ -74,13 +74,12 @@ def train_heads(
 ) -> Result:
     """Eq. 2 on the heads of `encoder`; `images` and `texts` are the features of the rows of `data`."""
     heads = Heads(encoder, dropout).to(encoder.device)
-    sampler = Sampler(data, encoder.device, balance)
-
-    things = heads.things(images, texts)
+    pairs = rows_of(data).to(encoder.device).balanced(balance)
+    embed = heads.embedder(images, texts)
 
     def step(number: int) -> dict[str, Tensor]:
-        batch = sampler.draw(plan.batch, generator_for(encoder.device, seed, "heads", number))
-        return {"loss": batch_loss(things, batch, sampler, temperature)}
+        batch = pairs.sample(number, plan.batch, seed)
+        return {"loss": batch_loss(embed, pairs, batch, temperature)}
 
     check = None if validate is None else lambda: validate(heads)
     return run("heads", heads, step, plan, folder=folder, seed=seed, validate=check, show=show)

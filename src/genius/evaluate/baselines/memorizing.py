@@ -138,8 +138,9 @@ class Memorizing:
         from genius.decode.initial import initialise
         from genius.decode.model import Decoder, DecoderShape
         from genius.decode.targets import level_losses
+        from genius.seeding import generator_for
         from genius.training.loop import run
-        from genius.training.schedule import Plan, generator_for
+        from genius.training.schedule import Plan
 
         plan = self._schooling
         heads = max(1, plan.width // 64)
