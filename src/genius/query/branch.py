@@ -90,8 +90,8 @@ def _rows(view: PoolView, found: Sequence[tuple[Segment, Nodes]], most: int) -> 
     """Rows in the truth of the first visible items under the nodes, one node per segment."""
     rows: list[int] = []
     for segment, node in found:
-        positions = segment.trie.rows(_visible(segment, node, most - len(rows)))
-        rows += view.rows(positions).tolist()
+        ordinals = segment.trie.rows(_visible(segment, node, most - len(rows)))
+        rows += view.rows(ordinals).tolist()
     return rows
 
 

@@ -88,7 +88,7 @@ def _find(
     if not flat:
         return []
     codes = model.modality_codes
-    if any(one.subquery.modality for one in flat) and not view.level_zero_tells(codes):
+    if any(one.subquery.modality for one in flat) and not view.level_zero_is(codes):
         return [_find_masked(view, searcher, one, options) for one in flat]
     wanted = np.ones((len(flat), searcher.tables.sizes[0]), dtype=bool)
     for row, one in enumerate(flat):
@@ -149,6 +149,7 @@ def _sample_similarity(view: PoolView, tables: Tables, query: EmbeddedSubquery, 
     sample = view.sample(modality)
     if sample.vectors is not None:
         return _cosines(sample.vectors, query.phi)
+    assert sample.codes is not None
     return tables.cosine(query.z, sample.codes)
 
 

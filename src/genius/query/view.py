@@ -1,6 +1,8 @@
-"""A state of the index as something to search: two segments, their vectors, and who is of which modality.
+"""A snapshot of the index made searchable: two segments, their vectors, and samples of each modality.
 
-Places number the items of a view: first those of the generation, then those of the delta.
+Ordinals number the items of a view in the order of their rows: first those of the generation, removed ones
+included, then those of the delta. Everything here is a function of the committed state, never of what the
+process did before, so replicas of one index agree.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from genius.query.modalities import ModalityCounts
 from genius.search.segment import Segment
 from genius.search.trie import Bools, Ints, Trie
 from genius.store.records import MODALITIES
@@ -24,8 +27,40 @@ SAMPLE = 256  # items of a modality that stand for all of it
 class ModalitySample(NamedTuple):
     """Items that stand for all of a modality."""
 
-    codes: NDArray[np.uint16]  # (n, levels)
+    codes: NDArray[np.uint16] | None  # (n, levels), where there are no vectors
     vectors: NDArray[np.float16] | None  # (n, dim)
+
+
+class GenerationView:
+    """What all views of one generation share; whatever takes a look at every item is computed once."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.generation = snapshot.generation
+        self.segment = Segment(Trie.from_arrays(snapshot.generation.arrays))  # keeps what it has on a device
+        self.items = len(snapshot.runs)  # removed ones included
+        self.modalities = ModalityCounts(snapshot.generation.arrays["modality"], self.items)
+        self._level_zero: dict[tuple[int, ...], bool] = {}
+
+    @cached_property
+    def trie_positions(self) -> NDArray[np.uint32]:
+        """Where in the order of the trie each item is, (items,)."""
+        trie = self.segment.trie
+        positions = np.empty(trie.items, dtype=np.uint32)
+        positions[trie.rows(slice(None))] = np.arange(trie.items, dtype=np.uint32)
+        return positions
+
+    @cached_property
+    def modality(self) -> NDArray[np.uint8]:
+        """Modality of each item, as a place in MODALITIES, (items,)."""
+        return self.modalities.of(np.arange(self.items))
+
+    def level_zero_is(self, modality_codes: tuple[int, ...]) -> bool:
+        """Whether level 0 of every item is the code of its modality."""
+        if modality_codes not in self._level_zero:
+            self._level_zero[modality_codes] = _level_zero_is(
+                self.segment.trie, np.array(modality_codes)[self.modality]
+            )
+        return self._level_zero[modality_codes]
 
 
 class PoolView:
@@ -33,20 +68,16 @@ class PoolView:
 
     def __init__(self, snapshot: Snapshot, sizes: Sequence[int], before: PoolView | None = None) -> None:
         self.snapshot = snapshot
-        self.settled = len(snapshot.runs)  # items in the generation, removed ones included
-        self._base: Segment
+        same = before is not None and before.base.generation is snapshot.generation
+        self.base = before.base if before is not None and same else GenerationView(snapshot)
+        self.settled = self.base.items
         self._samples: dict[Modality, ModalitySample] = {}
-        self._base_tells: bool | None = None
-        if before is not None and before.snapshot.generation is snapshot.generation:
-            self._base, self._base_tells = before._base, before._base_tells  # keeps what it has on a device
-            self._samples = {m: some for m, some in before._samples.items() if len(some.codes) == SAMPLE}
-        else:
-            self._base = Segment(Trie.from_arrays(snapshot.generation.arrays))
+        self._level_zero: dict[tuple[int, ...], bool] = {}
         fresh = Trie.build(
             snapshot.delta.codes, sizes, np.arange(self.settled, self.settled + len(snapshot.delta))
         )
-        base = self._base.restricted(snapshot.alive()) if len(snapshot.gone) else self._base
-        self.segments = [base, Segment(fresh)]
+        base = self.base.segment
+        self.segments = [base.restricted(snapshot.alive()) if len(snapshot.gone) else base, Segment(fresh)]
 
     def __len__(self) -> int:
         settled = self.segments[0].allowed
@@ -60,75 +91,97 @@ class PoolView:
     @cached_property
     def present(self) -> list[Modality]:
         """The modalities that have at least one item."""
-        return [modality for modality in MODALITIES if (self.mask(modality) & self._alive).any()]
+        return [modality for modality in MODALITIES if self._count(modality)]
 
-    def rows(self, places: Ints) -> Ints:
+    def rows(self, ordinals: Ints) -> Ints:
         """Row numbers in the truth."""
-        rows = np.empty(len(places), dtype=np.int64)
-        old = places < self.settled
-        rows[old] = self.snapshot.runs.rows(places[old])
-        rows[~old] = self.snapshot.delta.rows[places[~old] - self.settled]
+        rows = np.empty(len(ordinals), dtype=np.int64)
+        old = ordinals < self.settled
+        rows[old] = self.snapshot.runs.rows(ordinals[old])
+        rows[~old] = self.snapshot.delta.rows[ordinals[~old] - self.settled]
         return rows
 
-    def vectors(self, places: Ints) -> NDArray[np.float16]:
+    def vectors(self, ordinals: Ints) -> NDArray[np.float16]:
         """Vectors phi, (n, dim); raises CacheDamaged if the cache is not what was written."""
         assert self.snapshot.delta.vectors is not None
         large = self.snapshot.generation.large["vectors"]
-        vectors = np.empty((len(places), large.shape[1]), dtype=np.float16)
-        old = places < self.settled
-        vectors[old] = large[places[old]]
-        vectors[~old] = self.snapshot.delta.vectors[places[~old] - self.settled]
+        vectors = np.empty((len(ordinals), large.shape[1]), dtype=np.float16)
+        old = ordinals < self.settled
+        vectors[old] = large[ordinals[old]]
+        vectors[~old] = self.snapshot.delta.vectors[ordinals[~old] - self.settled]
         return vectors
 
-    def _codes(self, places: Ints) -> NDArray[np.uint16]:
-        """Codes, (n, levels); reads through the whole trie."""
-        trie = self._base.trie
-        position = np.empty(trie.items, dtype=np.int64)
-        position[trie.rows(slice(None))] = np.arange(trie.items)
-        codes = np.empty((len(places), len(trie.sizes)), dtype=np.uint16)
-        old = places < self.settled
-        codes[old] = trie.codes(position[places[old]])
-        codes[~old] = self.snapshot.delta.codes[places[~old] - self.settled]
-        return codes
-
-    @cached_property
-    def modality(self) -> NDArray[np.uint8]:
-        """Modality of each place, as a place in MODALITIES; removed ones too, (n,)."""
-        return np.concatenate([self.snapshot.modality(), self.snapshot.delta.modality])
-
-    @cached_property
-    def _alive(self) -> Bools:
-        return np.concatenate([self.snapshot.alive(), np.ones(len(self.snapshot.delta), dtype=bool)])
-
     def mask(self, modality: Modality) -> Bools:
-        """Which places have this modality."""
-        return np.asarray(self.modality == MODALITIES.index(modality))
+        """Which items have this modality, removed ones included, (n,)."""
+        every = np.concatenate([self.base.modality, self.snapshot.delta.modality])
+        return np.asarray(every == MODALITIES.index(modality))
 
     def sample(self, modality: Modality) -> ModalitySample:
-        """Some items that stand for all of this modality: evenly spread, the same every time."""
+        """Items that stand for all of this modality: evenly spread over its rows."""
         if modality not in self._samples:
-            places = np.flatnonzero(self.mask(modality) & self._alive)
-            spread = np.linspace(0, len(places) - 1, min(SAMPLE, len(places))).astype(np.int64)
-            some = places[spread]
-            vectors = self.vectors(some) if self.has_vectors else None
-            self._samples[modality] = ModalitySample(self._codes(some), vectors)
+            count = self._count(modality)
+            ranks = np.linspace(0, count - 1, min(SAMPLE, count)).astype(np.int64)
+            some = self._nth(modality, ranks)
+            if self.has_vectors:
+                self._samples[modality] = ModalitySample(None, self.vectors(some))
+            else:
+                self._samples[modality] = ModalitySample(self._codes(some), None)
         return self._samples[modality]
 
-    def level_zero_tells(self, modality_codes: Mapping[Modality, int]) -> bool:
-        """Whether the code of level 0 is the modality for each item, so that it can do the filtering."""
+    def level_zero_is(self, modality_codes: Mapping[Modality, int]) -> bool:
+        """Whether the code of level 0 is the modality of every item, so that it can do the filtering."""
         if len(modality_codes) < len(MODALITIES):
             return False
-        expected = np.array([modality_codes[modality] for modality in MODALITIES])[self.modality]
-        if self._base_tells is None:
-            self._base_tells = _level_zero_is(self._base.trie, expected)
-        return self._base_tells and _level_zero_is(self.segments[1].trie, expected)
+        codes = tuple(modality_codes[modality] for modality in MODALITIES)
+        if codes not in self._level_zero:
+            expected = np.array(codes)[self.snapshot.delta.modality]
+            fresh = _level_zero_is(self.segments[1].trie, expected, self.settled)
+            self._level_zero[codes] = fresh and self.base.level_zero_is(codes)
+        return self._level_zero[codes]
+
+    @cached_property
+    def _removed(self) -> list[Ints]:
+        """For each modality, the ranks in the generation of its removed items, ascending."""
+        gone = np.sort(self.snapshot.runs.places(self.snapshot.gone))
+        kinds = self.base.modalities.of(gone)
+        return [self.base.modalities.ranks(kind, gone[kinds == kind]) for kind in range(len(MODALITIES))]
+
+    @cached_property
+    def _fresh(self) -> list[Ints]:
+        """For each modality, the ordinals of its items in the delta."""
+        delta = self.snapshot.delta.modality
+        return [self.settled + np.flatnonzero(delta == kind) for kind in range(len(MODALITIES))]
+
+    def _count(self, modality: Modality) -> int:
+        kind = MODALITIES.index(modality)
+        return self.base.modalities.total(kind) - len(self._removed[kind]) + len(self._fresh[kind])
+
+    def _nth(self, modality: Modality, ranks: Ints) -> Ints:
+        """Ordinals of the items at these ranks among all of a modality that are not removed."""
+        kind = MODALITIES.index(modality)
+        removed, fresh = self._removed[kind], self._fresh[kind]
+        settled = self.base.modalities.total(kind) - len(removed)
+        old = ranks[ranks < settled]
+        passed = np.searchsorted(removed - np.arange(len(removed)), old, "right")  # removed ones before each
+        return np.concatenate(
+            [self.base.modalities.nth(kind, old + passed), fresh[ranks[len(old) :] - settled]]
+        )
+
+    def _codes(self, ordinals: Ints) -> NDArray[np.uint16]:
+        """Codes, (n, levels)."""
+        trie = self.base.segment.trie
+        codes = np.empty((len(ordinals), len(trie.sizes)), dtype=np.uint16)
+        old = ordinals < self.settled
+        codes[old] = trie.codes(self.base.trie_positions[ordinals[old]].astype(np.int64))
+        codes[~old] = self.snapshot.delta.codes[ordinals[~old] - self.settled]
+        return codes
 
 
-def _level_zero_is(trie: Trie, expected: NDArray[Any]) -> bool:
-    """Whether each item of the trie has the code of level 0 that is expected at its place."""
+def _level_zero_is(trie: Trie, expected: NDArray[Any], first: int = 0) -> bool:
+    """Whether each item of the trie (ordinals from `first` on) has the code of level 0 that is expected."""
     if not trie.items:
         return True
-    first, sentinel = int(trie.levels[1]), int(trie.levels[2]) - 1
-    counts = np.diff(trie.node_start[first : sentinel + 1])
-    codes = np.repeat(trie.node_code[first:sentinel], counts)
-    return bool((codes == expected[trie.rows(slice(None))]).all())
+    start, sentinel = int(trie.levels[1]), int(trie.levels[2]) - 1
+    counts = np.diff(trie.node_start[start : sentinel + 1])
+    codes = np.repeat(trie.node_code[start:sentinel], counts)
+    return bool((codes == expected[trie.rows(slice(None)) - first]).all())
