@@ -68,8 +68,11 @@ class PoolView:
 
     def __init__(self, snapshot: Snapshot, sizes: Sequence[int], before: PoolView | None = None) -> None:
         self.snapshot = snapshot
-        same = before is not None and before.base.generation is snapshot.generation
-        self.base = before.base if before is not None and same else GenerationView(snapshot)
+        self.base: GenerationView
+        if before is not None and before.base.generation is snapshot.generation:
+            self.base = before.base
+        else:
+            self.base = GenerationView(snapshot)
         self.settled = self.base.items
         self._samples: dict[Modality, ModalitySample] = {}
         self._level_zero: dict[tuple[int, ...], bool] = {}
