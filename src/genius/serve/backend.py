@@ -34,7 +34,7 @@ class NotFound(GeniusError):
     """No item has that id."""
 
 
-Status = Literal["loading", "ready", "stopping", "failed"]
+Status = Literal["loading", "ready", "stuck", "stopping", "failed"]
 
 
 class Backend(Protocol):
@@ -42,7 +42,10 @@ class Backend(Protocol):
 
     limits: Limits
     metrics: Metrics
-    status: Status
+
+    @property
+    def status(self) -> Status:
+        """Whether searches are answered at the moment: only if it is ready."""
 
     async def start(self, failed: Callable[[], None]) -> None:
         """Begin to answer; `failed` is called if that cannot be."""
@@ -77,14 +80,19 @@ class EngineBackend:
 
     def __init__(self, engine: Engine, limits: Limits, metrics: Metrics) -> None:
         self.engine, self.limits, self.metrics = engine, limits, metrics
-        self.status: Status = "loading"
-        self.error: GeniusError | None = None
+        self.error: Exception | None = None
+        self._state: Status = "loading"
         self._writing = 0
+
+    @property
+    def status(self) -> Status:
+        """Ready when the model is loaded and searches are answered in time."""
+        return "stuck" if self._state == "ready" and not self._batcher.answers else self._state
 
     async def start(self, failed: Callable[[], None]) -> None:
         """Begin to answer; the model is loaded meanwhile, and `failed` is called if it cannot be."""
         limits = self.limits
-        self.status, self.error = "loading", None
+        self._state, self.error = "loading", None
         self._reads = ThreadPoolExecutor(READERS, "read")
         self._writes = ThreadPoolExecutor(1, "write")
         self._batcher = Batcher(
@@ -103,7 +111,7 @@ class EngineBackend:
 
     async def stop(self) -> None:
         """Let work under way end, then let go of the engine's threads."""
-        self.status = "stopping"
+        self._state = "stopping"
         self._loading.cancel()
         await self._batcher.stop()
         await asyncio.to_thread(self._writes.shutdown)
@@ -112,10 +120,10 @@ class EngineBackend:
     async def _load(self, failed: Callable[[], None]) -> None:
         try:
             await self._read(self.warm)
-            self.status = "ready"
+            self._state = "ready"
             log("ready", items=(await self.stats())["items"], model=self.engine.index.settings["model"])
-        except GeniusError as error:
-            self.status, self.error = "failed", error
+        except Exception as error:
+            self._state, self.error = "failed", error
             LOGGER.error("model not loaded", extra={"fields": {"reason": str(error)}})
             failed()
 
@@ -129,9 +137,13 @@ class EngineBackend:
     async def search(self, ask: SearchRequest) -> tuple[SearchResult, int]:
         """The hits of a search, and how many searches were answered together."""
         self._require_ready()
-        query = await self._query(ask)
         settings = SearchSettings(ask.limit + (ask.like is not None), ask.search, ask.rerank, ask.beam)
-        result, batch = await self._batcher.ask(query, settings)
+        try:
+            async with asyncio.timeout(self.limits.search_s):
+                result, batch = await self._batcher.ask(await self._query(ask), settings)
+        except TimeoutError:
+            seconds = f"{self.limits.search_s:g} s"
+            raise Busy(f"no answer within {seconds}: try again, with a smaller beam or picture") from None
         if ask.like is not None:
             others = [hit for hit in result.hits if hit.id != ask.like][: ask.limit]
             result = result._replace(hits=[replace(hit, rank=n) for n, hit in enumerate(others, start=1)])
@@ -249,8 +261,8 @@ class EngineBackend:
         return record
 
     def _require_ready(self) -> None:
-        if self.status != "ready":
-            raise Busy(f"the server is {self.status}: try again in a moment")
+        if self._state != "ready":
+            raise Busy(f"the server is {self._state}: try again in a moment")
 
     async def _read(self, work: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._reads, work, *arguments)

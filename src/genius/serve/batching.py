@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from genius.engine import SearchResult
 from genius.errors import GeniusError
+from genius.serve.log import LOGGER
 from genius.serve.metrics import Metrics
 from genius.types import Query
 
+RESTART_S = 0.1
 PATIENCE = 0.1  # of the time that the last batch took: so long is waited for the next one to fill
 
 
@@ -34,21 +38,28 @@ class SearchSettings(NamedTuple):
     beam: int | None
 
 
-class PendingSearch(NamedTuple):
+@dataclass(eq=False, slots=True)
+class PendingSearch:
     """A search that waits for its turn."""
 
     query: Query
     settings: SearchSettings
     answer: asyncio.Future[tuple[SearchResult, int]]
 
+    def fail(self, error: Exception) -> None:
+        """Answer with an error, unless it is answered already."""
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
 
 Search = Callable[[Sequence[Query], SearchSettings], list[SearchResult]]
 
 
 class Batcher:
-    """A bounded queue of searches and the one thread that answers them."""
+    """A bounded queue of searches and the one thread that answers them; begun anew if it ends by an error."""
 
     def __init__(self, search: Search, *, batch: int, waiting: int, seconds: float, metrics: Metrics) -> None:
+        """`seconds` is how long anybody waits for an answer."""
         self._search = search
         self._batch, self._most, self._seconds = batch, waiting, seconds
         self._metrics = metrics
@@ -56,24 +67,33 @@ class Batcher:
         self._wake = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "search")
         self._task: asyncio.Task[None] | None = None
+        self._began: float | None = None  # when the batch that is computed was handed over
+        self._stopping = False
 
     async def start(self) -> None:
         """Begin to answer."""
-        self._task = asyncio.create_task(self._answer_all())
+        self._begin()
 
     async def stop(self) -> None:
         """Answer no more; whoever still waits is told."""
+        self._stopping = True
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
         for one in self._queue:
-            if not one.answer.done():
-                one.answer.set_exception(Busy("the server is stopping"))
+            one.fail(Busy("the server is stopping"))
         self._thread.shutdown()
 
+    @property
+    def answers(self) -> bool:
+        """Whether searches are answered: somebody does it, and not one batch for longer than all wait."""
+        if self._task is None or self._task.done():
+            return False
+        return self._began is None or time.monotonic() - self._began <= self._seconds
+
     async def ask(self, query: Query, settings: SearchSettings) -> tuple[SearchResult, int]:
-        """The result for one query, and how many were answered with it; raises Busy."""
+        """The result for one query, and how many were answered with it; raises Busy if too many wait."""
         if len(self._queue) >= self._most:
             raise Busy(f"{self._most} searches are waiting already: try again in a moment", 429)
         one = PendingSearch(query, settings, asyncio.get_running_loop().create_future())
@@ -81,12 +101,27 @@ class Batcher:
         self._metrics.waiting.set(len(self._queue))
         self._wake.set()
         try:
-            return await asyncio.wait_for(one.answer, self._seconds)
-        except TimeoutError:
-            raise Busy(f"no answer within {self._seconds:g} s: try again, with a smaller beam") from None
+            return await one.answer
+        except asyncio.CancelledError:  # nobody waits for it any more
+            with suppress(ValueError):
+                self._queue.remove(one)
+            self._metrics.waiting.set(len(self._queue))
+            raise
+
+    def _begin(self) -> None:
+        if not self._stopping:
+            self._task = asyncio.create_task(self._answer_all())
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Begin again after an error that is not a search's own."""
+        if self._stopping:
+            return
+        error = None if task.cancelled() else task.exception()
+        LOGGER.error("searching was interrupted", exc_info=error)
+        asyncio.get_running_loop().call_later(RESTART_S, self._begin)
 
     async def _answer_all(self) -> None:
-        loop = asyncio.get_running_loop()
         last, took = 1, 0.0  # size of the last batch, and seconds
         while True:
             await self._wake.wait()
@@ -95,18 +130,24 @@ class Batcher:
             if not batch:
                 self._wake.clear()
                 continue
-            last = len(batch)
-            self._metrics.batch.observe(last)
-            began = loop.time()
-            outcomes = await loop.run_in_executor(self._thread, self._answers, batch)
-            took = loop.time() - began
+            last, took = len(batch), await self._answer(batch)
+
+    async def _answer(self, batch: Sequence[PendingSearch]) -> float:
+        """Answer a batch, each search with a result or an error; how many seconds it took."""
+        self._began = began = time.monotonic()
+        try:
+            self._metrics.batch.observe(len(batch))
+            outcomes = await asyncio.get_running_loop().run_in_executor(self._thread, self._answers, batch)
             for one, outcome in zip(batch, outcomes, strict=True):
-                if one.answer.done():  # its time is over
-                    continue
                 if isinstance(outcome, Exception):
-                    one.answer.set_exception(outcome)
-                else:
+                    one.fail(outcome)
+                elif not one.answer.done():  # else its time is over
                     one.answer.set_result((outcome, len(batch)))
+        finally:
+            self._began = None
+            for one in batch:
+                one.fail(Busy("the search was interrupted: try again"))
+        return time.monotonic() - began
 
     async def _gather(self, expected: int, seconds: float) -> None:
         """Wait a moment for those who were just answered: they often ask again, and batches stay full."""

@@ -203,7 +203,7 @@ class StatsResponse(BaseModel):
 class Health(BaseModel):
     """How the server is."""
 
-    status: Literal["ok", "ready", "loading", "stopping", "failed"]
+    status: Literal["ok", "ready", "loading", "stuck", "stopping", "failed"]
 
 
 class Problem(BaseModel):
