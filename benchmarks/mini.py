@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from genius.config import OptimiserConfig
 from genius.data.base import open_dataset
 from genius.data.training_set import TrainingSet, read_training_set
 from genius.encode.mini.distill import start
@@ -32,11 +33,10 @@ from genius.encode.mini.heads import Heads, train_heads
 from genius.encode.precomputed import read_vectors
 from genius.encode.train import fused
 from genius.pipeline.validation import hit_rates
-from genius.training.schedule import Plan
 
 RESULTS = Path(__file__).parent / "results" / "mini.json"
 WHEELS = Path("runs/wheels")
-PLAN = Plan(steps=1600, batch=1024, rate=2e-3, warmup=50, weight_decay=0.05, check_every=400)
+PLAN = OptimiserConfig(steps=1600, batch=1024, rate=2e-3, warmup=50, weight_decay=0.05, check_every=400)
 CPU = torch.device("cpu")
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from genius.config import OptimiserConfig
 from genius.data.pairs import Pairs, build_pairs
 from genius.decode.initial import fresh_decoder
 from genius.decode.model import DecoderShape
@@ -31,7 +32,6 @@ from genius.decode.train import Lesson, train_decoder
 from genius.quantize.model import Quantizer
 from genius.quantize.train import Objective, train_quantizer
 from genius.training.journal import read_log
-from genius.training.schedule import Plan
 
 MBEIR_PAIRS = 1_100_000
 EPOCHS = {"quantizer": 20, "decoder": 30}
@@ -53,7 +53,7 @@ def random_pairs(count: int, dim: int) -> Pairs:
     )
 
 
-def timed(stage: str, plan: Plan, train: Callable[[Path], object]) -> dict[str, Any]:
+def timed(stage: str, plan: OptimiserConfig, train: Callable[[Path], object]) -> dict[str, Any]:
     """Samples per second of a run, from its own log: the best stretch, when all is compiled and warm."""
     with tempfile.TemporaryDirectory() as folder:
         begun = time.perf_counter()
@@ -89,10 +89,10 @@ class Bench:
         torch.manual_seed(0)
         return Quantizer(self.dim, self.sizes, fusion="small" if self.tiny else "released").to(self.device)
 
-    def plan(self, batch: int, compiled: bool) -> Plan:
-        return Plan(
-            self.steps, batch, final_rate=1e-5, warmup=10, precision="bfloat16", check_every=self.steps,
-            compile=compiled,
+    def plan(self, batch: int, compiled: bool) -> OptimiserConfig:
+        return OptimiserConfig(
+            steps=self.steps, batch=batch, final_rate=1e-5, warmup=10, precision="bfloat16",
+            check_every=self.steps, compile=compiled,
         )  # fmt: skip
 
     def stage_one(self, batch: int, compiled: bool) -> dict[str, Any]:

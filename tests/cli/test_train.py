@@ -91,8 +91,8 @@ def test_a_shipped_recipe_begins_with_its_command(file: Path) -> None:
 def test_what_a_shipped_recipe_describes_can_be_built(file: Path) -> None:
     from genius.decode.model import DecoderShape
     from genius.encode.base import ENCODERS
-    from genius.pipeline.encoder import plan_of
     from genius.quantize.residual import code_sizes
+    from genius.training.schedule import rate_at
 
     recipe = load_recipe(file)
     assert recipe.encoder.name in ENCODERS
@@ -100,10 +100,10 @@ def test_what_a_shipped_recipe_describes_can_be_built(file: Path) -> None:
     DecoderShape.preset(recipe.decoder.preset, 512, sizes, recipe.decoder.prefix)
     tables = [recipe.encoder_training, recipe.quantizer_training, recipe.decoder_training]
     for table in filter(None, tables):
-        plan = plan_of(table.optimiser)
-        assert plan.warmup < plan.steps
-        assert plan.check_every <= plan.steps
-        assert plan.rate_at(plan.steps) == pytest.approx(plan.final_rate)
+        config = table.optimiser
+        assert config.warmup < config.steps
+        assert config.check_every <= config.steps
+        assert rate_at(config, config.steps) == pytest.approx(config.final_rate)
 
 
 def test_the_papers_settings() -> None:

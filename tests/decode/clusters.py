@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
+from genius.config import OptimiserConfig
 from genius.data.pairs import Pairs, build_pairs
 from genius.decode.initial import fresh_decoder
 from genius.decode.model import Decoder, DecoderShape
@@ -23,7 +24,6 @@ from genius.decode.train import Lesson, train_decoder
 from genius.quantize.codebooks import start_codebooks
 from genius.quantize.model import Quantizer
 from genius.training.distributed import processes
-from genius.training.schedule import Plan
 
 DIM, SIZES = 16, (3, 16, 16)
 
@@ -89,7 +89,7 @@ def main(folder: str, dropout: str = "0", die_at: str = "-1") -> None:
             world.quantizer,
             world.train,
             world.val,
-            Plan(steps=30, batch=32, rate=3e-3, warmup=3, check_every=10),
+            OptimiserConfig(steps=30, batch=32, rate=3e-3, warmup=3, check_every=10),
             Lesson(
                 plain=0.3,
                 soft=Softness(softness=0.3, hard_share=0.2),

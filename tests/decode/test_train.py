@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from genius.config import OptimiserConfig
 from genius.data.pairs import Pairs, build_pairs
 from genius.decode.initial import fresh_decoder
 from genius.decode.model import DecoderShape
@@ -26,14 +27,13 @@ from genius.errors import BadInput, TrainingStopped
 from genius.quantize.codebooks import start_codebooks
 from genius.quantize.model import Quantizer
 from genius.training.journal import read_log
-from genius.training.schedule import Plan
 
-SHORT = Plan(steps=120, batch=64, rate=3e-3, warmup=10, check_every=60)
+SHORT = OptimiserConfig(steps=120, batch=64, rate=3e-3, warmup=10, check_every=60)
 BENCH = Path(__file__).resolve().parents[2].parent / "shared" / "bench"
 
 
 def learn(
-    world: Any, folder: Path, lesson: Lesson, plan: Plan = SHORT, **named: Any
+    world: Any, folder: Path, lesson: Lesson, plan: OptimiserConfig = SHORT, **named: Any
 ) -> tuple[list[Any], Any]:
     decoder = named.pop("decoder", None) or world.decoder()
     result = train_decoder(
@@ -70,13 +70,13 @@ def test_loss_falls_and_hit_rate_rises(world: Any, tmp_path: Path, soft: Softnes
     ],
 )
 def test_every_lesson_runs(world: Any, tmp_path: Path, lesson: Lesson) -> None:
-    plan = Plan(steps=40, batch=32, rate=3e-3, check_every=20)
+    plan = OptimiserConfig(steps=40, batch=32, rate=3e-3, check_every=20)
     losses, _ = learn(world, tmp_path, lesson, plan)
     assert losses[-1] < losses[0]
 
 
 def test_narrow_numbers_learn_too(world: Any, tmp_path: Path) -> None:
-    plan = Plan(steps=40, batch=32, rate=3e-3, check_every=20, precision="bfloat16")
+    plan = OptimiserConfig(steps=40, batch=32, rate=3e-3, check_every=20, precision="bfloat16")
     losses, result = learn(world, tmp_path, Lesson(soft=Softness()), plan)
     assert losses[-1] < losses[0]
     assert 0 <= result.figures["hit@5"] <= 1
@@ -88,7 +88,7 @@ def test_compiled_training_is_the_same_training(
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr(torch, "compile", lambda function, **named: (asked.append(named), function)[1])
     plain, compiled = (
-        learn(world, tmp_path / str(way), Lesson(), Plan(steps=4, batch=8, compile=way))[0]
+        learn(world, tmp_path / str(way), Lesson(), OptimiserConfig(steps=4, batch=8, compile=way))[0]
         for way in (False, True)
     )
     assert plain == compiled
@@ -98,7 +98,7 @@ def test_compiled_training_is_the_same_training(
 def test_quantizer_is_left_as_it_was(world: Any, tmp_path: Path) -> None:
     before = world.quantizer.residual.vectors.clone()
     world.quantizer.train()
-    learn(world, tmp_path, Lesson(), Plan(steps=2, batch=8))
+    learn(world, tmp_path, Lesson(), OptimiserConfig(steps=2, batch=8))
     assert torch.equal(world.quantizer.residual.vectors, before)
     assert not world.quantizer.training
 
@@ -114,7 +114,7 @@ def test_query_vectors_kept_or_fused_anew_are_the_same(world: Any) -> None:
 
 
 def test_nan_stops_the_run_with_its_step(world: Any, tmp_path: Path) -> None:
-    plan = Plan(steps=20, batch=16, rate=1e30, check_every=5, clip=0)
+    plan = OptimiserConfig(steps=20, batch=16, rate=1e30, check_every=5, clip=0)
     with pytest.raises(TrainingStopped, match=r"decoder: .* at step \d+"):
         learn(world, tmp_path, Lesson(), plan)
 
@@ -127,11 +127,11 @@ def test_decoder_and_quantizer_must_fit(world: Any, tmp_path: Path) -> None:
 
 
 def test_a_run_with_another_quantizer_is_not_resumed(world: Any, tmp_path: Path) -> None:
-    learn(world, tmp_path, Lesson(), Plan(steps=2, batch=8))
+    learn(world, tmp_path, Lesson(), OptimiserConfig(steps=2, batch=8))
     world.quantizer.residual.vectors.mul_(2)
     try:
         with pytest.raises(BadInput, match="another quantizer"):
-            learn(world, tmp_path, Lesson(), Plan(steps=2, batch=8))
+            learn(world, tmp_path, Lesson(), OptimiserConfig(steps=2, batch=8))
     finally:
         world.quantizer.residual.vectors.div_(2)
 
@@ -198,7 +198,7 @@ def test_learns_on_a_real_slice(tmp_path: Path) -> None:
         512, (3, 32, 32), layers=2, width=64, heads=2, head_width=32, feed_forward=128, prefix=4
     )
     decoder = fresh_decoder(shape, quantizer.residual.codebooks(), seed=0)
-    plan = Plan(steps=200, batch=128, rate=2e-3, warmup=20, check_every=100)
+    plan = OptimiserConfig(steps=200, batch=128, rate=2e-3, warmup=20, check_every=100)
     before = validator(decoder.eval(), quantizer, val, Check())()
     lesson = Lesson(plain=0.3, soft=Softness(softness=0.2))
     result = train_decoder(decoder, quantizer, train, val, plan, lesson, folder=tmp_path, seed=0, show=False)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from genius.config import OptimiserConfig
 from genius.data.base import open_dataset
 from genius.data.pairs import rows_of
 from genius.data.training_set import TrainingSet, read_training_set
@@ -23,12 +24,11 @@ from genius.encode.views import mixed, random_views
 from genius.errors import BadInput
 from genius.pipeline.encoder import validator
 from genius.training.journal import read_log
-from genius.training.schedule import Plan
 
 SCRIPT = Path(__file__).resolve().parents[1] / "pipeline" / "tiny.py"
 TINY = runpy.run_path(str(SCRIPT))
 CPU = torch.device("cpu")
-PLAN = Plan(steps=50, batch=32, rate=2e-3, warmup=5, check_every=25)
+PLAN = OptimiserConfig(steps=50, batch=32, rate=2e-3, warmup=5, check_every=25)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,14 @@ def val(root: Path) -> TrainingSet:
     return read_training_set(open_dataset("mbeir", root), "val", chosen=True)
 
 
-def learn(encoder: Any, train: TrainingSet, val: TrainingSet, folder: Path, plan: Plan = PLAN, **more: Any):
+def learn(
+    encoder: Any,
+    train: TrainingSet,
+    val: TrainingSet,
+    folder: Path,
+    plan: OptimiserConfig = PLAN,
+    **more: Any,
+):
     return train_encoder(
         encoder, train, plan, folder=folder, seed=0, device=CPU, show=False,
         validate=validator(encoder, val, CPU), **{"temperature": 0.05, "resident": True, **more},
@@ -164,7 +171,7 @@ def test_a_fusing_encoder_learns_through_the_same_door(train, val, clip_folder, 
 
 def test_bfloat16_learns_too(train, val, tmp_path) -> None:
     toy = TINY["Toy"]()
-    plan = Plan(steps=60, batch=32, rate=5e-3, check_every=30, precision="bfloat16")
+    plan = OptimiserConfig(steps=60, batch=32, rate=5e-3, check_every=30, precision="bfloat16")
     assert learn(toy, train, val, tmp_path, plan).figures["hit@5"] > 0.6
     assert all(value.dtype == torch.float32 for value in toy.module.parameters())
 
@@ -178,7 +185,7 @@ def test_the_image_tower_has_a_rate_of_its_own(kind, train, val, clip_folder, tm
     else:
         encoder = feature_fusion.create("clip-ff", clip_folder, layers=1)
     before = weights(encoder)
-    learn(encoder, train, val, tmp_path, Plan(steps=2, batch=16, rate=1e-3), image_rate=0.0)
+    learn(encoder, train, val, tmp_path, OptimiserConfig(steps=2, batch=16, rate=1e-3), image_rate=0.0)
     moved = {name for name, value in weights(encoder).items() if not torch.equal(value, before[name])}
     still = {"toy": ("image.",), "clip": ("vision_model.", "visual_")}.get(kind, ("towers.vision_model.",))
     assert any(name.startswith(still) for name in before)
@@ -189,7 +196,14 @@ def test_the_image_tower_has_a_rate_of_its_own(kind, train, val, clip_folder, tm
 def test_masking_changes_the_loss_only_where_positives_meet(train, val, tmp_path) -> None:
     losses = {}
     for mask in (True, False):
-        learn(TINY["Toy"](), train, val, tmp_path / str(mask), Plan(steps=1, batch=64), mask_positives=mask)
+        learn(
+            TINY["Toy"](),
+            train,
+            val,
+            tmp_path / str(mask),
+            OptimiserConfig(steps=1, batch=64),
+            mask_positives=mask,
+        )
         losses[mask] = read_log(tmp_path / str(mask) / "log.jsonl")[0]["loss"]
     assert losses[True] < losses[False]  # fewer negatives: every flag is there twice
 
@@ -209,7 +223,7 @@ def test_a_teacher_pulls_the_image_vectors(train, val, tmp_path) -> None:
 
 
 def test_a_run_with_other_values_is_refused(train, val, tmp_path) -> None:
-    plan = Plan(steps=1, batch=8)
+    plan = OptimiserConfig(steps=1, batch=8)
     learn(TINY["Toy"](), train, val, tmp_path, plan)
     with pytest.raises(BadInput, match="another mask_positives, temperature"):
         learn(TINY["Toy"](), train, val, tmp_path, plan, temperature=0.1, mask_positives=False)
@@ -217,8 +231,8 @@ def test_a_run_with_other_values_is_refused(train, val, tmp_path) -> None:
 
 def test_pictures_read_ahead_are_the_same(train, val, tmp_path) -> None:
     for resident in (True, False):
-        learn(TINY["Toy"](), train, val, tmp_path / str(resident), Plan(steps=4, batch=16, check_every=1),
-              resident=resident)  # fmt: skip
+        learn(TINY["Toy"](), train, val, tmp_path / str(resident),
+              OptimiserConfig(steps=4, batch=16, check_every=1), resident=resident)  # fmt: skip
     one, other = (
         [line["loss"] for line in read_log(tmp_path / name / "log.jsonl") if "loss" in line]
         for name in ("True", "False")
@@ -231,7 +245,7 @@ def test_pictures_given_are_not_decoded_again(train, val, tmp_path, monkeypatch)
     ready = [Pictures(data.images, toy, CPU, resident=True) for data in (train, val)]
     monkeypatch.setattr("genius.encode.pictures.decode", lambda *_: pytest.fail("decoded twice"))
     train_encoder(
-        toy, train, Plan(steps=2, batch=8), folder=tmp_path, seed=0, device=CPU, pictures=ready[0],
+        toy, train, OptimiserConfig(steps=2, batch=8), folder=tmp_path, seed=0, device=CPU, pictures=ready[0],
         validate=validator(toy, val, CPU, ready[1]), show=False,
     )  # fmt: skip
 

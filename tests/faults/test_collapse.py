@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
+from genius.config import OptimiserConfig
 from genius.data.pairs import Pairs, build_pairs
 from genius.errors import BadInput, ModelMismatch, TrainingStopped
 from genius.quantize import train as module
 from genius.quantize.model import Quantizer, load_quantizer, save_quantizer
 from genius.quantize.train import Objective, train_quantizer
-from genius.training.schedule import Plan
 
-PLAN = Plan(steps=8, batch=16, rate=1e-3, check_every=4)
+PLAN = OptimiserConfig(steps=8, batch=16, rate=1e-3, check_every=4)
 
 
 def pairs(spoilt: float | None = None) -> Pairs:
@@ -75,7 +75,7 @@ def test_vectors_that_spoil_later_stop_with_the_step(tmp_path):
 
 def test_a_rate_that_blows_up_stops_with_the_figure(tmp_path):
     with pytest.raises(TrainingStopped, match=r"z of length 0\.0 instead of 1"):
-        trained(tmp_path, pairs(), plan=replace(PLAN, rate=1e30))
+        trained(tmp_path, pairs(), plan=PLAN.model_copy(update={"rate": 1e30}))
 
 
 def test_collapsed_codebooks_stop_with_the_level_and_the_figure(tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from genius.quantize import train as module
 from genius.quantize.fusion import PRESETS
 from genius.quantize.model import Quantizer, save_quantizer
 from genius.data.pairs import build_pairs
-from genius.training.schedule import Plan
+from genius.config import OptimiserConfig
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -42,7 +42,7 @@ def slowed(*arguments):
     return wait
 module.make_step = slowed
 folder = Path(sys.argv[1])
-module.train_quantizer(quantizer, pairs, pairs, Plan(steps=60, batch=16, rate=1e-3, check_every=5),
+module.train_quantizer(quantizer, pairs, pairs, OptimiserConfig(steps=60, batch=16, rate=1e-3, check_every=5),
                        module.Objective(temperature=0.1), folder=folder, seed=3, kmeans_sample=100,
                        refine_rounds=2, show=False)
 save_quantizer(quantizer, folder)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from genius.config import OptimiserConfig
 from genius.decode.initial import fresh_decoder
 from genius.decode.model import DecoderShape
 from genius.decode.targets import Softness
@@ -20,7 +21,6 @@ from genius.quantize.fusion import PRESETS
 from genius.quantize.model import Quantizer
 from genius.quantize.train import Objective, train_quantizer
 from genius.training import distributed
-from genius.training.schedule import Plan
 from genius.weights import save_weights
 
 PRESETS["small"] = (24, 32)
@@ -53,7 +53,7 @@ def main(folder: str, *strike: str) -> None:
         torch.manual_seed(distributed.rank())  # weights differ until the stage makes them the same
         quantizer = Quantizer(DIM, SIZES, fusion="small")
         train_quantizer(
-            quantizer, world.train, world.val, Plan(steps=12, batch=64, rate=1e-3, check_every=4),
+            quantizer, world.train, world.val, OptimiserConfig(steps=12, batch=64, rate=1e-3, check_every=4),
             Objective(temperature=0.05), folder=home / "quantizer", seed=1, kmeans_sample=400,
             refine_rounds=1, show=False, least_purity=0.0,
         )  # fmt: skip
@@ -64,7 +64,7 @@ def main(folder: str, *strike: str) -> None:
         decoder = fresh_decoder(shape, fixed.residual.codebooks(), seed=0)
         train_decoder(
             decoder, fixed, world.train, world.val,
-            Plan(steps=12, batch=64, rate=3e-3, warmup=3, check_every=4),
+            OptimiserConfig(steps=12, batch=64, rate=3e-3, warmup=3, check_every=4),
             Lesson(plain=0.3, soft=Softness(softness=0.3)), folder=home / "decoder", seed=1, show=False,
         )  # fmt: skip
         if distributed.is_main():

@@ -186,12 +186,12 @@ def start_mini() -> Any:
 
 def main(data: str, folder: str, die_at: str = "-1") -> None:
     """12 steps with random views, checked every 4."""
+    from genius.config import OptimiserConfig
     from genius.data.base import open_dataset
     from genius.data.training_set import read_training_set
     from genius.encode.train import train_encoder
     from genius.pipeline.encoder import validator
     from genius.training.distributed import processes, rank
-    from genius.training.schedule import Plan
 
     dataset = open_dataset("mbeir", data)
     train, val = read_training_set(dataset, "train"), read_training_set(dataset, "val", chosen=True)
@@ -207,8 +207,9 @@ def main(data: str, folder: str, die_at: str = "-1") -> None:
         toy.text_vectors = dying  # type: ignore[method-assign]
         views = {} if "WORLD_SIZE" in os.environ or "PLAIN" in os.environ else {"smallest_view": 0.8}
         train_encoder(
-            toy, train, Plan(steps=12, batch=32, rate=5e-3, check_every=4), folder=Path(folder), seed=3,
-            device=device, temperature=0.05, validate=validator(toy, val, device), show=False, **views,
+            toy, train, OptimiserConfig(steps=12, batch=32, rate=5e-3, check_every=4), folder=Path(folder),
+            seed=3, device=device, temperature=0.05, validate=validator(toy, val, device), show=False,
+            **views,
         )  # fmt: skip
 
 

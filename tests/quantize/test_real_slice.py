@@ -9,13 +9,13 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+from genius.config import OptimiserConfig
 from genius.data.pairs import Pairs, build_pairs
 from genius.quantize.fusion import PRESETS
 from genius.quantize.model import Quantizer
 from genius.quantize.residual import code_sizes
 from genius.quantize.train import Objective, train_quantizer
 from genius.training.journal import read_log
-from genius.training.schedule import Plan
 
 BENCH = Path(__file__).resolve().parents[2] / ".." / "shared" / "bench"
 pytestmark = pytest.mark.skipif(
@@ -60,7 +60,9 @@ def test_training_lowers_the_loss_and_codes_find_more(emoji, tmp_path, monkeypat
     monkeypatch.setitem(PRESETS, "small", (128, 128))
     train, val = emoji
     assert train.queries > 1500
-    plan = Plan(steps=60, batch=128, rate=1e-3, final_rate=1e-4, warmup=5, weight_decay=0.2, check_every=30)
+    plan = OptimiserConfig(
+        steps=60, batch=128, rate=1e-3, final_rate=1e-4, warmup=5, weight_decay=0.2, check_every=30
+    )
     figures = {}
     for fusion in ("sum", "small"):
         torch.manual_seed(0)

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from genius.config import QuantizerTraining
+from genius.config import OptimiserConfig, QuantizerTrainingConfig, TuningConfig
 from genius.errors import BadInput, TrainingStopped
 from genius.quantize.fusion import PRESETS
 from genius.quantize.model import Quantizer
 from genius.quantize.recall import code_recall, phi_recall
 from genius.quantize.residual import code_sizes
 from genius.quantize.train import Objective, health_of, train_quantizer
-from genius.quantize.tune import Tuning
 from genius.training.journal import read_log
-from genius.training.schedule import Plan
 
-PLAN = Plan(steps=120, batch=64, rate=3e-3, final_rate=3e-4, warmup=5, weight_decay=0.01, check_every=40)
+PLAN = OptimiserConfig(
+    steps=120, batch=64, rate=3e-3, final_rate=3e-4, warmup=5, weight_decay=0.01, check_every=40
+)
 OBJECTIVE = Objective(temperature=0.05, decay=0.95)
 
 
@@ -43,7 +43,7 @@ def losses(folder: Path) -> list[tuple[int, float]]:
 
 
 def test_objective_takes_the_values_of_the_recipe():
-    table = QuantizerTraining.model_validate({"optimiser": {"steps": 1, "batch": 2}}).model_dump()
+    table = QuantizerTrainingConfig.model_validate({"optimiser": {"steps": 1, "batch": 2}}).model_dump()
     assert asdict(Objective()) == {name: table[name] for name in asdict(Objective())}
 
 
@@ -73,8 +73,9 @@ def test_a_run_started_again_keeps_the_codebooks_it_had_tuned(tmp_path, train_pa
 
     def run(steps: int):
         quantizer = fresh()
-        options = {"tuning": Tuning(steps=steps), "refine_rounds": 2}
-        done = trained(quantizer, train_pairs, None, tmp_path, replace(PLAN, steps=40), **options)
+        options = {"tuning": TuningConfig(steps=steps), "refine_rounds": 2}
+        plan = PLAN.model_copy(update={"steps": 40})
+        done = trained(quantizer, train_pairs, None, tmp_path, plan, **options)
         return [book.clone() for book in quantizer.residual.codebooks()], done.errors
 
     first, errors = run(7)
@@ -106,7 +107,7 @@ def test_the_other_ways_of_level_zero_train(tmp_path, train_pairs, val_pairs, wa
 
 def test_shared_codebooks_and_bfloat16_train(tmp_path, train_pairs, val_pairs):
     quantizer = fresh(shared_codebooks=True)
-    plan = replace(PLAN, precision="bfloat16")
+    plan = PLAN.model_copy(update={"precision": "bfloat16"})
     assert trained(quantizer, train_pairs, val_pairs, tmp_path, plan=plan).figures["hit@5"] > 0.3
 
 
@@ -131,8 +132,9 @@ def test_weights_that_are_all_zero_are_refused(tmp_path, train_pairs):
 
 
 def test_nan_stops_with_the_step(tmp_path, train_pairs):
+    plan = PLAN.model_copy(update={"rate": 1e30, "warmup": 0})
     with pytest.raises(TrainingStopped, match=r"loss = nan.* at step 2;"):
-        trained(fresh(), train_pairs, None, tmp_path, plan=replace(PLAN, rate=1e30, warmup=0))
+        trained(fresh(), train_pairs, None, tmp_path, plan=plan)
     quantizer = fresh()
     with torch.no_grad():
         quantizer.fusion.output_layer.bias.fill_(torch.nan)
@@ -150,18 +152,18 @@ from genius.quantize.fusion import PRESETS
 from genius.quantize.model import Quantizer
 from genius.quantize.residual import code_sizes
 from genius.quantize.train import Objective, train_quantizer
-from genius.quantize.tune import Tuning
+from genius.config import TuningConfig
 from genius.training.distributed import is_main, processes
-from genius.training.schedule import Plan
+from genius.config import OptimiserConfig
 
 PRESETS["small"] = (32, 64)
 with processes("cpu"):
     torch.manual_seed(0)
     quantizer = Quantizer(24, code_sizes(3, 16), fusion="small")
-    plan = Plan(steps=12, batch=32, rate=1e-3, check_every=6)
+    plan = OptimiserConfig(steps=12, batch=32, rate=1e-3, check_every=6)
     train_quantizer(quantizer, make_pairs(1), make_pairs(2), plan, Objective(temperature=0.05),
                     folder=Path(sys.argv[1]), seed=0, kmeans_sample=400, refine_rounds=1,
-                    tuning=Tuning(steps=5, batch=32, temperature=0.05), show=False)
+                    tuning=TuningConfig(steps=5, batch=32, temperature=0.05), show=False)
     if is_main():
         torch.save(quantizer.residual.vectors, Path(sys.argv[1]) / "vectors.pt")
 """

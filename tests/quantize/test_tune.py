@@ -1,18 +1,17 @@
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from genius.config import QuantizerTraining
+from genius.config import TuningConfig
 from genius.quantize.codebooks import start_codebooks
 from genius.quantize.model import Quantizer
 from genius.quantize.recall import code_recall, fuse_items
 from genius.quantize.refine import refine
 from genius.quantize.residual import code_sizes
-from genius.quantize.tune import Tuning, tune
+from genius.quantize.tune import tune
 
-TUNING = Tuning(steps=150, batch=128, rate=2e-3, temperature=0.05, error=3.0)
+TUNING = TuningConfig(steps=150, batch=128, rate=2e-3, temperature=0.05, error=3.0)
 
 
 def refined(pairs, modality="assigned") -> Quantizer:
@@ -21,13 +20,6 @@ def refined(pairs, modality="assigned") -> Quantizer:
     start_codebooks(quantizer.residual, z, pairs.item_modality, torch.Generator().manual_seed(0))
     refine(quantizer.residual, z, pairs.item_modality, rounds=4)
     return quantizer
-
-
-def test_the_values_are_those_of_the_recipe():
-    table = {"optimiser": {"steps": 1, "batch": 2}, "tuning": {"steps": 7}}
-    described = QuantizerTraining.model_validate(table).tuning
-    assert described is not None
-    assert described.model_dump() == asdict(Tuning(steps=7))
 
 
 def test_the_loss_falls_and_codes_rank_unseen_items_better(train_pairs, val_pairs):
@@ -43,8 +35,8 @@ def test_the_loss_falls_and_codes_rank_unseen_items_better(train_pairs, val_pair
 
 def test_the_error_term_holds_the_vectors_back(train_pairs):
     loose, tight = refined(train_pairs), refined(train_pairs)
-    tune(loose, train_pairs, replace(TUNING, error=0.0, steps=40))
-    tune(tight, train_pairs, replace(TUNING, error=100.0, steps=40))
+    tune(loose, train_pairs, TUNING.model_copy(update={"error": 0.0, "steps": 40}))
+    tune(tight, train_pairs, TUNING.model_copy(update={"error": 100.0, "steps": 40}))
     assert code_recall(tight, train_pairs)["error"] < code_recall(loose, train_pairs)["error"]
 
 
@@ -52,7 +44,7 @@ def test_the_error_term_holds_the_vectors_back(train_pairs):
 def test_level_zero_stays_where_it_decides_the_modality(train_pairs, modality):
     quantizer = refined(train_pairs, modality)
     zero, one = quantizer.residual.codebook(0).clone(), quantizer.residual.codebook(1).clone()
-    tune(quantizer, train_pairs, replace(TUNING, steps=3))
+    tune(quantizer, train_pairs, TUNING.model_copy(update={"steps": 3}))
     assert torch.equal(quantizer.residual.codebook(0), zero)
     assert not torch.equal(quantizer.residual.codebook(1), one)
 
@@ -61,7 +53,7 @@ def test_the_first_step_by_hand(train_pairs):
     """One step of Adam moves each coordinate against its gradient by the rate."""
     quantizer = refined(train_pairs)
     before = quantizer.residual.vectors.clone()
-    tune(quantizer, train_pairs, replace(TUNING, steps=1))
+    tune(quantizer, train_pairs, TUNING.model_copy(update={"steps": 1}))
     moved = (quantizer.residual.vectors - before).abs()
     used = moved.amax(1) > 0
     assert used.any() and not used.all()  # codes that no item of the batch has do not move
@@ -71,12 +63,12 @@ def test_the_first_step_by_hand(train_pairs):
 
 
 def test_training_ends_with_it(train_pairs, val_pairs, tmp_path: Path):
+    from genius.config import OptimiserConfig
     from genius.quantize.train import Objective, train_quantizer
-    from genius.training.schedule import Plan
 
-    def run(name: str, tuning: Tuning | None) -> Quantizer:
+    def run(name: str, tuning: TuningConfig | None) -> Quantizer:
         quantizer = Quantizer(24, code_sizes(4, 32), fusion="sum")
-        plan = Plan(steps=1, batch=64)
+        plan = OptimiserConfig(steps=1, batch=64)
         train_quantizer(
             quantizer, train_pairs, val_pairs, plan, Objective(), folder=tmp_path / name, seed=0,
             refine_rounds=2, tuning=tuning, show=False,

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import nn
 
+from genius.config import OptimiserConfig
 from genius.errors import BadInput, ModelMismatch, TrainingStopped
 from genius.seeding import generator_for
 from genius.training.journal import read_log
 from genius.training.loop import run
-from genius.training.schedule import Plan
 from genius.weights import save_weights
 
-PLAN = Plan(steps=24, batch=8, rate=0.05, warmup=4, weight_decay=0.1, check_every=6)
+PLAN = OptimiserConfig(steps=24, batch=8, rate=0.05, warmup=4, weight_decay=0.1, check_every=6)
 
 
 def regression(seed: int = 0):
@@ -86,7 +86,7 @@ def test_early_stop_keeps_the_best_weights(tmp_path):
         kept[figures["hit@5"]] = module[0].weight.clone()
         return figures
 
-    plan = Plan(steps=60, batch=8, rate=0.05, check_every=6, patience=2)
+    plan = OptimiserConfig(steps=60, batch=8, rate=0.05, check_every=6, patience=2)
     result = run("toy", module, step, plan, folder=tmp_path, seed=1, validate=validate, show=False)
     assert (result.steps, result.best_step, result.figures) == (24, 12, {"hit@5": 0.5})
     assert torch.equal(module[0].weight, kept[0.5])
@@ -123,7 +123,7 @@ def test_a_run_with_other_values_is_refused(tmp_path):
 
 def test_bfloat16_trains(tmp_path):
     module, step = regression()
-    plan = Plan(steps=60, batch=8, rate=0.02, precision="bfloat16", check_every=60)
+    plan = OptimiserConfig(steps=60, batch=8, rate=0.02, precision="bfloat16", check_every=60)
     run("toy", module, step, plan, folder=tmp_path, seed=1, log_every=20, show=False)
     history = losses(tmp_path)
     assert history[-1][1] < history[0][1] / 2
@@ -148,7 +148,7 @@ from torch import nn
 from genius.training import distributed
 from genius.training.loop import run
 from genius.seeding import generator_for
-from genius.training.schedule import Plan
+from genius.config import OptimiserConfig
 
 folder = Path(sys.argv[1])
 with distributed.processes("cpu") as device:
@@ -168,8 +168,8 @@ with distributed.processes("cpu") as device:
         loss = nn.functional.cross_entropy(scores, torch.arange(first, first + len(x)))
         return {"loss": loss}
 
-    run("toy", module, step, Plan(steps=6, batch=8, rate=0.01, check_every=3), folder=folder, seed=0,
-        validate=lambda: {"hit@5": float(module.weight.sum())}, log_every=1, show=False)
+    run("toy", module, step, OptimiserConfig(steps=6, batch=8, rate=0.01, check_every=3), folder=folder,
+        seed=0, validate=lambda: {"hit@5": float(module.weight.sum())}, log_every=1, show=False)
 """
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from genius.config import OptimiserConfig
 from genius.data.pairs import Pairs
 from genius.decode.augment import Augmentation, augment
 from genius.decode.model import Decoder
@@ -25,8 +26,7 @@ from genius.errors import BadInput
 from genius.quantize.model import Quantizer
 from genius.seeding import generator_for
 from genius.training.distributed import my_part
-from genius.training.loop import Result, run
-from genius.training.schedule import Plan
+from genius.training.loop import TrainingResult, run
 from genius.weights import fingerprint_tensors
 
 
@@ -57,7 +57,7 @@ def train_decoder(
     quantizer: Quantizer,
     train: Pairs,
     val: Pairs | None,
-    plan: Plan,
+    plan: OptimiserConfig,
     lesson: Lesson,
     *,
     folder: Path,
@@ -65,7 +65,7 @@ def train_decoder(
     check: Check = Check(),  # noqa: B008 (frozen)
     resident_bytes: int = 16 << 30,
     show: bool = True,
-) -> Result:
+) -> TrainingResult:
     """Train `decoder` on `train` and leave the weights with the best val hit@5 in it.
 
     All modules and pairs are on one device. `folder` gets checkpoint, log and best weights; a run found there

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from genius.config import OptimiserConfig
 from genius.data.pairs import PairBatch, PairRows, rows_of
 from genius.data.training_set import TrainingSet
 from genius.encode.base import Trainable, TrainableEncoder, TrainableFusingEncoder
@@ -24,8 +25,7 @@ from genius.encode.views import random_views
 from genius.seeding import generator_for
 from genius.training import distributed
 from genius.training.contrastive import contrastive_loss
-from genius.training.loop import Result, run
-from genius.training.schedule import Plan
+from genius.training.loop import TrainingResult, run
 
 # how the image towers of our encoders are called inside their modules: mini, CLIP, BLIP
 IMAGE_TOWERS = ("image.", "vision_model.", "visual_projection.", "vision_proj.")
@@ -138,7 +138,7 @@ def in_chunks(tower: Callable[[Tensor], Tensor], count: int, device: torch.devic
 def train_encoder(
     encoder: AnyTrainable,
     data: TrainingSet,
-    plan: Plan,
+    plan: OptimiserConfig,
     *,
     folder: Path,
     seed: int,
@@ -155,7 +155,7 @@ def train_encoder(
     teacher_weight: float = 0.0,
     validate: Callable[[], Mapping[str, float]] | None = None,
     show: bool = True,
-) -> Result:
+) -> TrainingResult:
     """Train `encoder` on `data`; its module holds the best weights afterwards.
 
     `pictures` are those of `data` where they are decoded already. With a `teacher` (float pixels 0 … 255 to

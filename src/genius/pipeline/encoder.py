@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from genius.config import Distillation, EncoderTraining, Optimiser
+from genius.config import DistillationConfig, EncoderTrainingConfig
 from genius.data.training_set import TrainingSet
 from genius.encode.base import Trainable
 from genius.encode.mini import distill
@@ -20,8 +20,7 @@ from genius.encode.pictures import Pictures
 from genius.encode.train import AnyTrainable, Texts, embedder, fused, in_chunks, train_encoder
 from genius.errors import BadInput
 from genius.pipeline.validation import hit_rates
-from genius.training.loop import Result
-from genius.training.schedule import Plan
+from genius.training.loop import TrainingResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +48,6 @@ class Shown:
         )
 
 
-def plan_of(optimiser: Optimiser) -> Plan:
-    """The plan that a recipe's optimiser table describes."""
-    return Plan(**optimiser.model_dump())
-
-
 def validator(
     encoder: AnyTrainable, data: TrainingSet, device: torch.device, pictures: Pictures | None = None
 ) -> Callable[[], Mapping[str, float]]:
@@ -69,13 +63,13 @@ class Taught:
     """What a distillation leaves beside the encoder it taught."""
 
     teacher: Callable[[Tensor], Tensor]  # pixels to vectors in the shared space
-    reference: Result  # the teacher's image vectors with the text tower, on val
+    reference: TrainingResult  # the teacher's image vectors with the text tower, on val
     pictures: Shown
 
 
 def teach_mini(
     encoder: MiniEncoder,
-    table: Distillation,
+    table: DistillationConfig,
     splits: Splits,
     *,
     balance: float,
@@ -103,7 +97,7 @@ def teach_mini(
         )
 
     reference = distill.align_text(
-        aligned, encoder, clip_train, splits.train, plan_of(table.alignment),
+        aligned, encoder, clip_train, splits.train, table.alignment,
         folder=folder / "alignment", seed=seed, balance=balance,
         validate=lambda: hit_rates(splits.val, embed_by_teacher, device),
     )  # fmt: skip
@@ -126,7 +120,7 @@ def teach_mini(
 
     distill.distil_images(
         encoder.module.image, encoder, target, shown.train,
-        torch.arange(len(shown.train), device=device), plan_of(table.images),
+        torch.arange(len(shown.train), device=device), table.images,
         folder=folder / "distillation", seed=seed,
         validate=lambda: hit_rates(splits.val, embed_by_student, device),
         smallest_view=table.smallest_view, colour=table.colour, mix=table.mix,
@@ -137,7 +131,7 @@ def teach_mini(
 
 def train_stage(
     encoder: AnyTrainable,
-    table: EncoderTraining,
+    table: EncoderTrainingConfig,
     splits: Splits,
     *,
     folder: Path,
@@ -145,13 +139,13 @@ def train_stage(
     device: torch.device,
     teacher: Callable[[Tensor], Tensor] | None = None,
     pictures: Shown | None = None,
-) -> Result:
+) -> TrainingResult:
     """Eq. 2 as the recipe's `encoder_training` says; the weights that are best on val stay."""
     shown = pictures or Shown.of(encoder, splits, device, resident=table.resident)
     if table.heads_only:
         return _train_heads(encoder, table, splits, shown, folder, seed)
     return train_encoder(
-        encoder, splits.train, plan_of(table.optimiser), folder=folder / "encoder", seed=seed,
+        encoder, splits.train, table.optimiser, folder=folder / "encoder", seed=seed,
         device=device, temperature=table.temperature, mask_positives=table.mask_positives,
         balance=table.balance, image_rate=table.image_rate, smallest_view=table.smallest_view,
         colour=table.colour, pictures=shown.train, teacher=teacher, teacher_weight=table.teacher_weight,
@@ -160,8 +154,8 @@ def train_stage(
 
 
 def _train_heads(
-    encoder: AnyTrainable, table: EncoderTraining, splits: Splits, shown: Shown, folder: Path, seed: int
-) -> Result:
+    encoder: AnyTrainable, table: EncoderTrainingConfig, splits: Splits, shown: Shown, folder: Path, seed: int
+) -> TrainingResult:
     if not isinstance(encoder, MiniEncoder):
         raise BadInput(
             "heads_only: only mini has heads that learn alone; use mini, or train the whole encoder"
@@ -173,6 +167,6 @@ def _train_heads(
         return hit_rates(splits.val, heads.embedder(*val_features), encoder.device)
 
     return train_heads(
-        encoder, *features, splits.train, plan_of(table.optimiser), folder=folder / "encoder", seed=seed,
+        encoder, *features, splits.train, table.optimiser, folder=folder / "encoder", seed=seed,
         temperature=table.temperature, balance=table.balance, dropout=table.heads_dropout, validate=validate,
     )  # fmt: skip

@@ -25,12 +25,11 @@ from genius.encode.mini import encoder as mini
 from genius.encode.train import AnyTrainable
 from genius.errors import BadInput
 from genius.model_toml import read_model_toml, set_table
-from genius.pipeline.encoder import Shown, Splits, plan_of, teach_mini, train_stage
+from genius.pipeline.encoder import Shown, Splits, teach_mini, train_stage
 from genius.pipeline.vectors import encode_set
 from genius.quantize.model import Quantizer, load_quantizer, save_quantizer
 from genius.quantize.residual import code_sizes
 from genius.quantize.train import Objective, train_quantizer
-from genius.quantize.tune import Tuning
 from genius.training import distributed
 
 console = Console(stderr=True)
@@ -188,10 +187,10 @@ def _quantizer(recipe: Recipe, folder: Path, train: Pairs, val: Pairs, encoder: 
     ).to(train.device)  # fmt: skip
     values = {name: getattr(table, name) for name in Objective.__dataclass_fields__}
     trained = train_quantizer(
-        quantizer, train.balanced(table.balance), val, plan_of(table.optimiser), Objective(**values),
+        quantizer, train.balanced(table.balance), val, table.optimiser, Objective(**values),
         folder=folder / "quantizer", seed=recipe.seed, kmeans_sample=table.kmeans_sample,
         refine_rounds=table.refine_rounds, least_purity=table.least_purity,
-        tuning=Tuning(**table.tuning.model_dump()) if table.tuning else None,
+        tuning=table.tuning,
         notes={"encoder": encoder, "data": [train.queries, train.items], "balance": table.balance},
     )  # fmt: skip
     if distributed.is_main():
@@ -218,7 +217,7 @@ def _decoder(recipe: Recipe, folder: Path, train: Pairs, val: Pairs) -> None:
         table.augmentation, table.alpha, table.plain, soft, rivals, table.indexing, table.balance
     )  # fmt: skip
     train_decoder(
-        decoder.to(train.device), quantizer, train, val, plan_of(table.optimiser), lesson,
+        decoder.to(train.device), quantizer, train, val, table.optimiser, lesson,
         folder=folder / "decoder", seed=recipe.seed,
     )  # fmt: skip
     if distributed.is_main():

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from genius.config import OptimiserConfig, TuningConfig
 from genius.data.pairs import Pairs
 from genius.errors import BadInput, TrainingStopped
 from genius.quantize.codebooks import MovingAverage, start_codebooks
@@ -26,12 +27,12 @@ from genius.quantize.losses import agreement_loss, residual_loss
 from genius.quantize.model import Quantizer
 from genius.quantize.recall import code_recall, fuse_items, fuse_queries, phi_recall
 from genius.quantize.refine import refine
-from genius.quantize.tune import Tuning, tune
+from genius.quantize.tune import tune
 from genius.seeding import generator_for
 from genius.training.contrastive import contrastive_loss
 from genius.training.distributed import is_main, my_part, same_everywhere, seen_by_all, wait_for_all
-from genius.training.loop import Result, run
-from genius.training.schedule import Plan, trainable
+from genius.training.loop import TrainingResult, run
+from genius.training.schedule import trainable
 from genius.weights import check_fit, fingerprint_tensors, read_tensors, save_weights
 
 NAME = "quantizer"
@@ -56,7 +57,7 @@ class Objective:
 class Trained:
     """How stage 1 ended."""
 
-    result: Result | None  # None where the fusion has nothing to learn
+    result: TrainingResult | None  # None where the fusion has nothing to learn
     errors: tuple[float, ...]  # of the train items, before each round of refinement and after the last
     figures: Mapping[str, float]  # validation of the final quantizer, with phi beside it
     health: Health
@@ -75,14 +76,14 @@ def train_quantizer(
     quantizer: Quantizer,
     train: Pairs,
     val: Pairs | None,
-    plan: Plan,
+    plan: OptimiserConfig,
     objective: Objective,
     *,
     folder: Path,
     seed: int,
     kmeans_sample: int = 100_000,
     refine_rounds: int = 0,
-    tuning: Tuning | None = None,
+    tuning: TuningConfig | None = None,
     least_purity: float = LEAST_PURITY,
     least_usage: float = LEAST_USAGE,
     notes: Mapping[str, Any] | None = None,
@@ -128,7 +129,7 @@ def train_quantizer(
 
 
 def make_step(
-    stage: Stage, pairs: Pairs, plan: Plan, objective: Objective, seed: int
+    stage: Stage, pairs: Pairs, plan: OptimiserConfig, objective: Objective, seed: int
 ) -> Callable[[int], dict[str, Tensor]]:
     """The function of one step: losses of the batch by name, codebooks moved."""
     quantizer, residual = stage.quantizer, stage.quantizer.residual
@@ -224,7 +225,7 @@ def _start(stage: Stage, pairs: Pairs, batch: int, sample: int, seed: int) -> No
 
 
 def _finish(
-    quantizer: Quantizer, train: Pairs, rounds: int, tuning: Tuning | None, file: Path, seed: int
+    quantizer: Quantizer, train: Pairs, rounds: int, tuning: TuningConfig | None, file: Path, seed: int
 ) -> tuple[float, ...]:
     """Refine and tune the codebooks; the errors that `_refine` gives.
 
@@ -233,7 +234,7 @@ def _finish(
     """
     if not rounds and tuning is None:
         return ()
-    how = [str(rounds), "" if tuning is None else json.dumps(asdict(tuning)), str(seed)]
+    how = [str(rounds), "" if tuning is None else json.dumps(tuning.model_dump()), str(seed)]
     start = fingerprint_tensors(quantizer.state_dict(), how)
     if seen_by_all(file):
         tensors, notes = read_tensors(file)

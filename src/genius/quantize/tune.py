@@ -10,11 +10,10 @@ the contrastive loss of stage 1, on the quantized item. The second term keeps th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
+from genius.config import TuningConfig
 from genius.data.pairs import Pairs
 from genius.quantize.model import Quantizer
 from genius.quantize.recall import fuse_items
@@ -22,18 +21,7 @@ from genius.training.contrastive import contrastive_loss
 from genius.training.distributed import mean_over_processes, my_part
 
 
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """How long and how far the code vectors move; the fields are those of the recipe."""
-
-    steps: int
-    batch: int = 1024
-    rate: float = 5e-4
-    temperature: float = 0.01
-    error: float = 30.0  # weight of the quantization error
-
-
-def tune(quantizer: Quantizer, pairs: Pairs, tuning: Tuning, seed: int = 0) -> tuple[float, ...]:
+def tune(quantizer: Quantizer, pairs: Pairs, tuning: TuningConfig, seed: int = 0) -> tuple[float, ...]:
     """Move the code vectors of `quantizer`, in place; the loss of each step.
 
     All processes take their part of each batch. The vectors of level 0 stay unless it is assigned: elsewhere

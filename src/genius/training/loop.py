@@ -19,12 +19,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from genius.config import OptimiserConfig
 from genius.errors import BadInput, TrainingStopped
 from genius.seeding import seed_for
 from genius.training import distributed
 from genius.training.checkpoint import load_checkpoint, read_progress, save_checkpoint
 from genius.training.journal import Journal
-from genius.training.schedule import Plan, adamw, trainable
+from genius.training.schedule import adamw, rate_at, trainable
 from genius.weights import load_weights, save_weights
 
 Step = Callable[[int], Mapping[str, Tensor]]  # step number -> losses; "loss" is the one to minimise
@@ -32,7 +33,7 @@ Validate = Callable[[], Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class TrainingResult:
     """What a finished run did; its module holds the best weights seen at a validation."""
 
     steps: int  # steps made; fewer than planned after an early stop
@@ -58,7 +59,7 @@ def run(
     name: str,
     module: nn.Module,
     step: Step,
-    plan: Plan,
+    config: OptimiserConfig,
     *,
     folder: Path,
     seed: int,
@@ -68,20 +69,20 @@ def run(
     rate_factor: Callable[[str], float] = lambda name: 1.0,
     log_every: int = 50,
     show: bool = True,
-) -> Result:
+) -> TrainingResult:
     """Train `module` and leave the best weights in it.
 
     `folder` gets `checkpoint.safetensors`, `best.safetensors` and `log.jsonl`; a checkpoint found there is
-    resumed, or refused if it was made with another plan, seed or `settings` (plain values). `validate` is
-    called in eval mode every `plan.check_every` steps; `figure` is the one of its figures to maximise. Raises
-    TrainingStopped with step and figure when a loss or the gradient is not finite.
+    resumed, or refused if it was made with another config, seed or `settings` (plain values). `validate` is
+    called in eval mode every `config.check_every` steps; `figure` is the one of its figures to maximise.
+    Raises TrainingStopped with step and figure when a loss or the gradient is not finite.
     """
-    distributed.my_part(plan.batch)  # refuse a batch that cannot be split before any work
+    distributed.my_part(config.batch)  # refuse a batch that cannot be split before any work
     device = next(module.parameters()).device
-    optimiser = adamw(module, plan, rate_factor)
+    optimiser = adamw(module, config, rate_factor)
     parameters = [p for _, p in trainable(module)]
     checkpoint, best = folder / "checkpoint.safetensors", folder / "best.safetensors"
-    marks = _marks(plan, seed, settings or {})
+    marks = _marks(config, seed, settings or {})
     state = _Progress()
     if distributed.seen_by_all(checkpoint):
         _refuse_other(checkpoint, marks)
@@ -91,38 +92,40 @@ def run(
     distributed.wait_for_all()
 
     window = _Window(name, device)
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=plan.precision == "bfloat16")
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bfloat16")
     main = distributed.is_main()
     module.train()
     with Journal(
-        name, folder / "log.jsonl", steps=plan.steps, done=state.done, speaks=main, shows=show
+        name, folder / "log.jsonl", steps=config.steps, done=state.done, speaks=main, shows=show
     ) as log:
-        while state.done < plan.steps and not state.stopped:
+        while state.done < config.steps and not state.stopped:
             number = state.done
             torch.manual_seed(seed_for(seed, name, number, distributed.rank()))
             for group in optimiser.param_groups:
-                group["lr"] = plan.rate_at(number) * group["factor"]
+                group["lr"] = rate_at(config, number) * group["factor"]
             with autocast:
                 losses = dict(step(number))
             optimiser.zero_grad(set_to_none=True)
             losses["loss"].backward()  # type: ignore[no-untyped-call]
             distributed.average_gradients(parameters)
-            losses["gradient"] = nn.utils.clip_grad_norm_(parameters, plan.clip or math.inf)
+            losses["gradient"] = nn.utils.clip_grad_norm_(parameters, config.clip or math.inf)
             optimiser.step()
             window.add(number, losses)
             state.done += 1
 
-            check = state.done % plan.check_every == 0 or state.done == plan.steps
+            check = state.done % config.check_every == 0 or state.done == config.steps
             if check or state.done % log_every == 0:
                 state.losses = window.close()
-                speed = window.steps_per_second * plan.batch
-                log.write(state.done, {**state.losses, "rate": plan.rate_at(number), "samples_per_s": speed})
+                speed = window.steps_per_second * config.batch
+                log.write(
+                    state.done, {**state.losses, "rate": rate_at(config, number), "samples_per_s": speed}
+                )
             if check:
                 if validate is not None:
                     figures = _validated(module, validate)
                     log.write(state.done, figures)
                     log.say(state.done, {"loss": state.losses["loss"], **figures})
-                    if _judge(state, figures, figures[figure], plan.patience) and main:
+                    if _judge(state, figures, figures[figure], config.patience) and main:
                         save_weights(module.state_dict(), best)
                 if main:
                     progress = {"state": dataclasses.asdict(state), "marks": marks}
@@ -131,7 +134,7 @@ def run(
     distributed.wait_for_all()
     if state.best_step not in (0, state.done):
         load_weights(module, best)
-    return Result(state.done, state.best_step or state.done, state.figures, state.losses)
+    return TrainingResult(state.done, state.best_step or state.done, state.figures, state.losses)
 
 
 class _Window:
@@ -198,9 +201,9 @@ def _judge(state: _Progress, figures: dict[str, float], value: float, patience: 
     return False
 
 
-def _marks(plan: Plan, seed: int, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _marks(config: OptimiserConfig, seed: int, settings: Mapping[str, Any]) -> dict[str, Any]:
     """What must be the same for a run to be resumed."""
-    values = {k: v for k, v in dataclasses.asdict(plan).items() if k != "compile"}
+    values = {k: v for k, v in config.model_dump().items() if k != "compile"}
     marks: dict[str, Any] = json.loads(json.dumps({**values, "seed": seed, **settings}))  # as stored
     return marks
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from genius.config import OptimiserConfig
 from genius.data.base import open_dataset
 from genius.data.training_set import TrainingSet, read_training_set
 from genius.encode.mini import distill
@@ -20,7 +21,6 @@ from genius.encode.mini.teacher import ClipTeacher, clip_weights, imagenet_weigh
 from genius.encode.pictures import Pictures
 from genius.errors import BadInput, ModelMismatch
 from genius.training.journal import read_log
-from genius.training.schedule import Plan
 
 TINY = runpy.run_path(str(Path(__file__).resolve().parents[2] / "pipeline" / "tiny.py"))
 CPU = torch.device("cpu")
@@ -64,7 +64,7 @@ def test_the_text_tower_is_aligned_to_the_teacher(encoder, train: TrainingSet, t
     assert torch.equal(aligned.map(vector), vector)  # it starts as CLIP's own space
     image, text = weights(encoder.module.image), weights(encoder.module.text)
     distill.align_text(
-        aligned, encoder, clip_vectors, train, Plan(steps=16, batch=48, rate=1e-3, check_every=4),
+        aligned, encoder, clip_vectors, train, OptimiserConfig(steps=16, batch=48, rate=1e-3, check_every=4),
         folder=tmp_path, seed=0, balance=1.0, temperature=0.05,
     )  # fmt: skip
     assert losses(tmp_path)[-1] < 0.8 * losses(tmp_path)[0]
@@ -77,8 +77,8 @@ def test_the_image_tower_learns_the_teachers_directions(encoder, train: Training
     text = weights(encoder.module.text)
     result = distill.distil_images(
         encoder.module.image, encoder, seen_by_teacher, pictures, torch.arange(len(pictures)),
-        Plan(steps=40, batch=16, rate=1e-3, final_rate=1e-3, check_every=5), folder=tmp_path, seed=0,
-        smallest_view=0.6, colour=0.1, mix=0.3,
+        OptimiserConfig(steps=40, batch=16, rate=1e-3, final_rate=1e-3, check_every=5), folder=tmp_path,
+        seed=0, smallest_view=0.6, colour=0.1, mix=0.3,
     )  # fmt: skip
     assert result.steps == 40
     for name in ("direction", "similar"):
@@ -91,8 +91,8 @@ def test_a_student_that_equals_its_teacher_has_nothing_to_learn(encoder, train, 
     encoder.module.eval()
     encoder.image_vectors = lambda views: seen_by_teacher(views) + 0 * encoder.module.image.out.bias.sum()
     distill.distil_images(
-        encoder.module.image, encoder, seen_by_teacher, pictures, torch.arange(8), Plan(steps=1, batch=4),
-        folder=tmp_path, seed=0, smallest_view=0.5, colour=0.2, mix=0.5,
+        encoder.module.image, encoder, seen_by_teacher, pictures, torch.arange(8),
+        OptimiserConfig(steps=1, batch=4), folder=tmp_path, seed=0, smallest_view=0.5, colour=0.2, mix=0.5,
     )  # fmt: skip
     assert losses(tmp_path) == pytest.approx([0.0], abs=1e-5)
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from genius.config import OptimiserConfig
 from genius.data.base import open_dataset
 from genius.data.training_set import TrainingSet, read_training_set
 from genius.encode.mini.heads import Heads, features_of, train_heads
 from genius.encode.pictures import Pictures
 from genius.pipeline.validation import hit_rates
-from genius.training.schedule import Plan
 
 TINY = runpy.run_path(str(Path(__file__).resolve().parents[2] / "pipeline" / "tiny.py"))
 CPU = torch.device("cpu")
@@ -56,8 +56,8 @@ def test_only_the_heads_learn_and_they_find_more(encoder: Any, train: TrainingSe
 
     start = validate(Heads(encoder).eval())["hit@5"]
     result = train_heads(
-        encoder, *features, train, Plan(steps=40, batch=48, rate=2e-3, check_every=20), folder=tmp_path,
-        seed=0, temperature=0.05, dropout=0.1, validate=validate, show=False,
+        encoder, *features, train, OptimiserConfig(steps=40, batch=48, rate=2e-3, check_every=20),
+        folder=tmp_path, seed=0, temperature=0.05, dropout=0.1, validate=validate, show=False,
     )  # fmt: skip
     assert result.figures["hit@5"] > start + 0.2
     after = encoder.module.state_dict()

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from genius.config import OptimiserConfig
 from genius.data.pairs import rows_of
 from genius.data.training_set import TrainingSet
 from genius.encode.mini.efficientnet import ImageTower, start_from_imagenet
@@ -26,8 +27,7 @@ from genius.encode.train import Texts, batch_loss, fused
 from genius.encode.views import mixed, random_views
 from genius.seeding import generator_for
 from genius.training import distributed
-from genius.training.loop import Result, run
-from genius.training.schedule import Plan
+from genius.training.loop import TrainingResult, run
 
 Validate = Callable[[], Mapping[str, float]]
 SHARPNESS = 0.05  # temperature of the similarities that the student copies
@@ -58,14 +58,14 @@ def align_text(
     encoder: MiniEncoder,
     clip_vectors: Tensor,
     data: TrainingSet,
-    plan: Plan,
+    plan: OptimiserConfig,
     *,
     folder: Path,
     seed: int,
     balance: float,
     temperature: float = 0.01,
     validate: Validate | None = None,
-) -> Result:
+) -> TrainingResult:
     """Train the text tower and the map on CLIP's vectors (images of `data`, dim) by eq. 2."""
     device = encoder.device
     texts = Texts(data.texts, encoder, device)
@@ -92,7 +92,7 @@ def distil_images(
     teacher: Callable[[Tensor], Tensor],
     pictures: Pictures,
     rows: Tensor,
-    plan: Plan,
+    plan: OptimiserConfig,
     *,
     folder: Path,
     seed: int,
@@ -100,7 +100,7 @@ def distil_images(
     colour: float,
     mix: float,
     validate: Validate | None = None,
-) -> Result:
+) -> TrainingResult:
     """Train the image tower on views of the pictures in `rows`: the teacher's directions and similarities.
 
     The second term copies, for each view, the teacher's similarities to all other views of the batch.

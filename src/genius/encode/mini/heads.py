@@ -13,13 +13,13 @@ from pathlib import Path
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from genius.config import OptimiserConfig
 from genius.data.pairs import rows_of
 from genius.data.training_set import TrainingSet
 from genius.encode.mini.encoder import MiniEncoder
 from genius.encode.pictures import Pictures
 from genius.encode.train import EmbedRows, Texts, batch_loss, fused, in_chunks
-from genius.training.loop import Result, run
-from genius.training.schedule import Plan
+from genius.training.loop import TrainingResult, run
 
 
 class Heads(nn.Module):
@@ -62,7 +62,7 @@ def train_heads(
     images: Tensor,
     texts: Tensor,
     data: TrainingSet,
-    plan: Plan,
+    plan: OptimiserConfig,
     *,
     folder: Path,
     seed: int,
@@ -71,7 +71,7 @@ def train_heads(
     dropout: float = 0.2,
     validate: Callable[[Heads], Mapping[str, float]] | None = None,
     show: bool = True,
-) -> Result:
+) -> TrainingResult:
     """Eq. 2 on the heads of `encoder`; `images` and `texts` are the features of the rows of `data`."""
     heads = Heads(encoder, dropout).to(encoder.device)
     pairs = rows_of(data).to(encoder.device).balanced(balance)

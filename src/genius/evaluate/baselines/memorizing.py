@@ -135,12 +135,12 @@ class Memorizing:
         """A decoder trained on identifiers of all items and on the queries that ask for some of them."""
         import torch
 
+        from genius.config import OptimiserConfig
         from genius.decode.initial import initialise
         from genius.decode.model import Decoder, DecoderShape
         from genius.decode.targets import level_losses
         from genius.seeding import generator_for
         from genius.training.loop import run
-        from genius.training.schedule import Plan
 
         plan = self._schooling
         heads = max(1, plan.width // 64)
@@ -167,7 +167,13 @@ class Memorizing:
             target = codes[torch.cat([rows, wanted[pairs]])]
             return {"loss": level_losses(decoder(torch.cat([seen, asked[pairs]]), target), target).mean()}
 
-        schedule = Plan(plan.steps, plan.batch, plan.rate, warmup=plan.steps // 20, check_every=KEPT_EVERY)
+        schedule = OptimiserConfig(
+            steps=plan.steps,
+            batch=plan.batch,
+            rate=plan.rate,
+            warmup=plan.steps // 20,
+            check_every=KEPT_EVERY,
+        )
         with tempfile.TemporaryDirectory() as scratch:
             kept = Path(scratch) if self._folder is None else self._folder / mark
             kept.mkdir(parents=True, exist_ok=True)
