@@ -1,9 +1,18 @@
-"""`import genius`, the readers and `genius --help` are quick: they import nothing heavy."""
+"""What imports what: nothing heavy for `import genius` and `--help`, and the arrows of docs/design.md."""
 
+import ast
+import re
 import subprocess
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "genius"
 
 HEAVY = ("torch", "transformers", "faiss", "fastapi", "ray", "matplotlib")
 
@@ -87,3 +96,85 @@ def test_help_names_the_program() -> None:
         check=True,
     )
     assert "Usage" in run.stdout
+
+
+# --- the rooms -------------------------------------------------------------------------------------------
+
+# names of public classes that occur twice
+KNOWN_TWICE = {"Asked", "Found", "Health", "Plan", "Searcher"}
+BY_NAME = re.compile(r"genius(\.\w+)+:\w+")  # an entry of a registry: "module:function"
+
+
+def modules() -> dict[str, ast.Module]:
+    """Every module of the package, parsed."""
+    files = {
+        ".".join(["genius", *f.relative_to(SOURCE).with_suffix("").parts]): f for f in SOURCE.rglob("*.py")
+    }
+    return {
+        name.removesuffix(".__init__"): ast.parse(file.read_text(encoding="utf-8"))
+        for name, file in files.items()
+    }
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """Names of the modules of genius that a module imports, anywhere in it, or names in a registry."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and BY_NAME.fullmatch(node.value):
+            yield node.value.partition(":")[0]
+
+
+def room_of(module: str) -> str:
+    """The folder or top-level module that a module belongs to; "genius" for the package itself."""
+    package, _, rest = module.partition(".")
+    first = rest.split(".")[0]
+    return first if first and ((SOURCE / first).is_dir() or (SOURCE / f"{first}.py").exists()) else package
+
+
+def arrows() -> dict[str, set[str]]:
+    """Which rooms each room imports."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for name, tree in modules().items():
+        targets = {room_of(target) for target in imported(tree) if target.split(".")[0] == "genius"}
+        found[room_of(name)] |= targets - {room_of(name)}
+    return found
+
+
+def listed() -> tuple[set[str], dict[str, set[str]]]:
+    """The rooms that all may import, and what else each room may: the table in docs/design.md."""
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    section = text.partition("## Rooms")[2].partition("\n## ")[0]
+    lines = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| `")]
+    cells = [[re.findall(r"`(\w+)`", cell) for cell in (line[0], line[2])] for line in lines]
+    base = set(cells[0][0])
+    return base, {room: set(targets) for rooms, targets in cells for room in rooms}
+
+
+def test_no_circles_between_rooms() -> None:
+    try:
+        TopologicalSorter(arrows()).prepare()
+    except CycleError as error:
+        pytest.fail(f"rooms import each other: {' -> '.join(reversed(error.args[1]))}")
+
+
+def test_rooms_import_what_the_design_lists() -> None:
+    base, allowed = listed()
+    found = arrows()
+    assert allowed.keys() == found.keys() | base, "docs/design.md, Rooms: one line for every room"
+    extra = {room: targets - base - allowed[room] for room, targets in found.items()}
+    assert not any(extra.values()), {room: targets for room, targets in extra.items() if targets}
+    unused = {room: allowed[room] - targets for room, targets in found.items() if allowed[room] - targets}
+    assert not unused, f"docs/design.md lists arrows that are gone: {unused}"
+
+
+def test_no_two_public_classes_share_a_name() -> None:
+    places: dict[str, list[str]] = defaultdict(list)
+    for module, tree in modules().items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(module)
+    twice = {name: where for name, where in places.items() if len(where) > 1 and name not in KNOWN_TWICE}
+    assert not twice

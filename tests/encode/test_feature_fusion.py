@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from genius.encode.base import FusingEncoder, encode_parts, load_encoder
-from genius.encode.feature_fusion import FeatureFusionEncoder, Fusion, FusionShape, create
+from genius.encode.feature_fusion import FeatureFusionEncoder, FusionShape, FusionTransformer, create
 from genius.errors import BadInput, ModelMismatch, ModelNotFound
 
 TEXTS = ["a red dog", None, "the blue cat on the mat", "cat", ""]
@@ -61,7 +61,7 @@ def test_both_parts_matter(encoder: FeatureFusionEncoder, photos: list[Image.Ima
 
 def test_an_absent_part_has_no_influence() -> None:
     torch.manual_seed(0)
-    fusion = Fusion(FusionShape(image_width=6, text_width=5, dim=3, width=8, heads=2)).eval()
+    fusion = FusionTransformer(FusionShape(image_width=6, text_width=5, dim=3, width=8, heads=2)).eval()
     image, text = torch.randn(2, 4, 6), torch.randn(2, 7, 5)
     no, yes = torch.zeros(2, 4, dtype=torch.bool), torch.ones(2, 7, dtype=torch.bool)
     with torch.no_grad():

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 
-class Stage(StrEnum):
+class TrainingStage(StrEnum):
     """What can be trained."""
 
     ENCODER = "encoder"
@@ -19,7 +19,9 @@ class Stage(StrEnum):
 
 
 def train(
-    stage: Annotated[Stage, typer.Argument(help="The stage to train; `all` runs what the recipe has.")],
+    stage: Annotated[
+        TrainingStage, typer.Argument(help="The stage to train; `all` runs what the recipe has.")
+    ],
     recipe: Annotated[Path, typer.Argument(help="A recipe in TOML; the shipped ones are in recipes/.")],
     to: Annotated[
         Path | None, typer.Option(help="Folder of the run (default: runs/NAME of the recipe).")

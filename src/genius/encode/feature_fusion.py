@@ -48,7 +48,7 @@ class FusionShape:
     heads: int = 12
 
 
-class Fusion(nn.Module):
+class FusionTransformer(nn.Module):
     """Features of two towers to one vector."""
 
     def __init__(self, shape: FusionShape) -> None:
@@ -87,7 +87,7 @@ class Fusion(nn.Module):
 class FeatureFusionEncoder:
     """Two towers and the fusion of their features."""
 
-    def __init__(self, kind: str, towers: TwoTowers, fusion: Fusion) -> None:
+    def __init__(self, kind: str, towers: TwoTowers, fusion: FusionTransformer) -> None:
         self.kind, self.towers = kind, towers
         self.fusion = fusion.to(towers.device).eval()
         self.module = nn.ModuleDict({"towers": towers.module, "fusion": self.fusion})
@@ -184,7 +184,7 @@ def create(
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        fusion = Fusion(shape)
+        fusion = FusionTransformer(shape)
     return FeatureFusionEncoder(kind, towers, fusion)
 
 
@@ -207,7 +207,7 @@ def _load(kind: str, source: str | Path | None, device: str) -> FeatureFusionEnc
         )
     shape = _read_shape(folder / SHAPE, kind)
     towers = TOWERS[kind](folder / FOLDER, device)
-    fusion = Fusion(shape)
+    fusion = FusionTransformer(shape)
     load_weights(fusion, folder / WEIGHTS)
     config = towers.module.config
     widths = (config.vision_config.hidden_size, config.text_config.hidden_size)

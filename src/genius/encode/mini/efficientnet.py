@@ -17,7 +17,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StageShape:
     """A run of inverted-residual blocks; only the first of them strides."""
 
     repeats: int
@@ -29,13 +29,13 @@ class Stage:
 
 STEM = 32
 STAGES = (
-    Stage(1, 3, 1, 1, 16),
-    Stage(3, 3, 2, 6, 24),
-    Stage(3, 5, 2, 6, 48),
-    Stage(4, 3, 2, 6, 88),
-    Stage(4, 5, 1, 6, 120),
-    Stage(5, 5, 2, 6, 208),
-    Stage(1, 3, 1, 6, 352),
+    StageShape(1, 3, 1, 1, 16),
+    StageShape(3, 3, 2, 6, 24),
+    StageShape(3, 5, 2, 6, 48),
+    StageShape(4, 3, 2, 6, 88),
+    StageShape(4, 5, 1, 6, 120),
+    StageShape(5, 5, 2, 6, 208),
+    StageShape(1, 3, 1, 6, 352),
 )
 HEAD = 1280
 HIDDEN = 1024
@@ -81,7 +81,7 @@ class ConvUnit(nn.Module):
 class Block(nn.Module):
     """Inverted residual: widen, convolve each channel alone, narrow; add the input where shapes allow."""
 
-    def __init__(self, wide_in: int, stage: Stage, stride: int, *, norm: bool) -> None:
+    def __init__(self, wide_in: int, stage: StageShape, stride: int, *, norm: bool) -> None:
         super().__init__()
         wide = wide_in * stage.expand
         self.expand = ConvUnit(wide_in, wide, 1, norm=norm) if stage.expand > 1 else None
