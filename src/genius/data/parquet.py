@@ -38,13 +38,17 @@ def read_parquet(file: Path | RemotePath, report: Report) -> Iterator[Item]:
             if not names & {"image", "path", "text"}:
                 raise BadData(f"{printable(file)}: no column is called image, path or text: name them so")
             for batch in opened.iter_batches(ROWS_AT_ONCE):
-                for row in batch.to_pylist():
+                for start in range(batch.num_rows):
                     number += 1
                     try:
+                        (row,) = batch.slice(start, 1).to_pylist()
                         fields, data = _fields(row)
                         item = item_of(fields, file.parent, data, f"{file.name}/{number}")
-                    except (ValueError, BadInput) as error:
+                    except (ValueError, OverflowError, ArrowException, BadInput) as error:
                         report.skip(f"{file}:{number}", error)
+                        continue
+                    except RecursionError:
+                        report.skip(f"{file}:{number}", "nested too deeply")
                         continue
                     report.read += 1
                     yield item

@@ -7,7 +7,6 @@ item's meta. Image paths are relative to the file. A bad line is skipped, counte
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from genius.data.tars import read_tar
 from genius.data.texts import UserText, clean_text
 from genius.errors import BadData, BadInput
 from genius.types import Item
+from genius.validate import valid_meta
 
 JSON_SUFFIXES = (".jsonl", ".ndjson")
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -152,8 +152,7 @@ def item_of(
     if not isinstance(meta, dict):
         raise ValueError("meta: a JSON object is expected")  # noqa: TRY004
     meta = {**{name: value for name, value in fields.items() if name not in _FIELDS}, **meta}
-    if not _is_storable(meta):
-        raise ValueError("a field has broken Unicode")
+    valid_meta(meta)
     if cleaned.flags:
         meta["text_flags"] = list(cleaned.flags)
     return Item(_id(fields, image, name), shown, cleaned.text or None, meta)
@@ -184,11 +183,3 @@ def _is_file(path: Path | RemotePath) -> bool:
         return path.is_file()
     except (OSError, ValueError):  # a name too long, a folder closed to us
         return False
-
-
-def _is_storable(meta: Mapping[str, Any]) -> bool:
-    try:
-        json.dumps(meta, ensure_ascii=False).encode()
-    except ValueError:
-        return False
-    return True

@@ -1,4 +1,4 @@
-"""Items into the index: read, encoded, quantized and committed in batches; a bad one costs only itself."""
+"""Items into the index: read, encoded, quantized and committed in batches; a bad item costs only itself."""
 
 from __future__ import annotations
 
@@ -10,26 +10,30 @@ from itertools import islice
 import numpy as np
 
 from genius.data.remote import fetched
-from genius.data.report import Report
-from genius.errors import BadInput
+from genius.data.report import Report, printable
+from genius.errors import BadInput, GeniusError
 from genius.ingest.item import PendingItem, read_item
 from genius.ingest.result import AddResult
 from genius.retrieval_model import RetrievalModel
 from genius.store.index import Index
 from genius.store.records import Amendment, Known, Record
 from genius.types import Item
+from genius.validate import valid_id
 
 BATCH = 64  # items encoded and committed together
 READERS = 4  # threads that read and decode files
+SHOWN = 200  # characters of an id that names a skipped item
+
+Outcome = PendingItem | Amendment | BadInput | None  # of reading one item; None: unchanged
 
 
 @dataclass(slots=True)
 class EncodedBatch:
-    """A batch of items that was read and encoded: what is to be committed, and what became of the rest."""
+    """A batch of items that was read and encoded: what is to be committed, and counts of the rest."""
 
     records: list[Record] = field(default_factory=list)
     amended: list[Amendment] = field(default_factory=list)
-    updated: int = 0  # records in the place of older ones
+    updated: int = 0  # records that replace older ones
     unchanged: int = 0
     repeated: int = 0
     skipped: list[tuple[str, str]] = field(default_factory=list)  # ids and reasons
@@ -53,7 +57,7 @@ def add_items(
     report: Report | None = None,
     progress: Callable[[AddResult], None] | None = None,
 ) -> AddResult:
-    """Add or update `items`; each batch is on disk and searchable once `progress` has been told of it.
+    """Add or update `items`; each batch is on disk and searchable when `progress` is called for it.
 
     Known items that have not changed are not encoded again, so an interrupted run is resumed by running it
     again. `source` says where the items come from, for pruning.
@@ -61,22 +65,34 @@ def add_items(
     result = AddResult(report=Report() if report is None else report)
     with index.writing(), ThreadPoolExecutor(READERS) as readers:
         for batch in batches(items):
-            known = index.truth.known([item.id for item in batch if isinstance(item.id, str)])
-            ready = encode_batch(model, batch, known, readers, source=source, vectors=index.dim is not None)
-            if ready.records or ready.amended:
-                index.add(ready.records, ready.amended)
-            ready.count_in(result)
+            known = index.truth.known([item.id for item in batch if _id_problem(item) is None])
+            encoded = encode_batch(model, batch, known, readers, source=source, vectors=index.dim is not None)
+            if encoded.records or encoded.amended:
+                index.add(encoded.records, encoded.amended)
+            encoded.count_in(result)
             if progress is not None:
                 progress(result)
     return result
 
 
 def batches(items: Iterable[Item]) -> Iterator[list[Item]]:
-    """The items as they are encoded and committed together: an item's vector may depend, in its last bit, on
-    the others of its batch, so whoever wants equal vectors needs equal batches."""
+    """The items as they are encoded and committed together; those before a reader's error are kept.
+
+    A vector may depend, in its last bit, on the others of its batch: equal vectors need equal batches.
+    """
     source = iter(items)
-    while batch := list(islice(source, BATCH)):
+    failed: GeniusError | None = None
+    while failed is None:
+        batch: list[Item] = []
+        try:
+            batch.extend(islice(source, BATCH))  # extends one by one, so what came before an error stays
+        except GeniusError as error:
+            failed = error
+        if not batch:
+            break
         yield batch
+    if failed is not None:
+        raise failed
 
 
 def encode_batch(
@@ -89,63 +105,91 @@ def encode_batch(
     vectors: bool,
 ) -> EncodedBatch:
     """One batch read and encoded; `known` is what is stored of its items, and nothing is written."""
-    last = {item.id: item for item in batch}
-    result = EncodedBatch(repeated=len(batch) - len(last))
-    received = readers.map(lambda item: _receive(item, known, source), last.values())
-    ready = _sort(received, result)
-    result.records = _encode(model, ready, vectors, result)
+    result = EncodedBatch()
+    last: dict[str, Item] = {}
+    for item in batch:
+        problem = _id_problem(item)
+        if problem is not None:
+            result.skipped.append((_shown(getattr(item, "id", item)), problem))
+            continue
+        result.repeated += item.id in last
+        last[item.id] = item
+    outcomes = readers.map(lambda item: _read(item, known, source), last.values())
+    pending = _sort(last, outcomes, result)
+    result.records = _encode(model, pending, vectors, result)
     result.updated = sum(record.id in known for record in result.records)
     return result
 
 
-def _receive(
-    item: Item, known: Mapping[str, Known], source: str | None
-) -> tuple[Item, PendingItem | Amendment | BadInput | None]:
+def _id_problem(item: object) -> str | None:
+    """Why this is no item that can be stored under its id; None if it is one."""
+    if not isinstance(item, Item):
+        return f"not an Item but {type(item).__name__}"
     try:
-        return item, read_item(fetched(item), known.get(item.id), source)
+        valid_id(item.id)
     except BadInput as error:
-        return item, error
+        return str(error)
+    return None
 
 
-def _sort(
-    received: Iterable[tuple[Item, PendingItem | Amendment | BadInput | None]], result: EncodedBatch
-) -> list[PendingItem]:
-    """What has to be encoded; the rest goes to the result."""
-    ready: list[PendingItem] = []
-    for item, outcome in received:
+def _shown(id: object) -> str:
+    try:
+        text = printable(id)
+    except Exception as error:  # an object whose str() fails
+        text = f"{type(id).__name__} ({type(error).__name__})"
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+
+
+def _read(item: Item, known: Mapping[str, Known], source: str | None) -> Outcome:
+    try:
+        return read_item(fetched(item), known.get(item.id), source)
+    except BadInput as error:
+        return error
+    except OSError as error:
+        return BadInput(f"cannot be read: {printable(error.strerror or error)}")
+    except Exception as error:  # parts of a type that nobody foresaw: their owner is told, the run goes on
+        return BadInput(f"cannot be read: {type(error).__name__}: {printable(error)}")
+
+
+def _sort(ids: Iterable[str], outcomes: Iterable[Outcome], result: EncodedBatch) -> list[PendingItem]:
+    """The items to encode; the others go to the result."""
+    pending: list[PendingItem] = []
+    for id, outcome in zip(ids, outcomes, strict=True):
         if isinstance(outcome, PendingItem):
-            ready.append(outcome)
+            pending.append(outcome)
         elif isinstance(outcome, Amendment):
             result.amended.append(outcome)
             result.unchanged += outcome.only_stamp
         elif outcome is None:
             result.unchanged += 1
         else:
-            result.skipped.append((str(item.id), str(outcome)))
-    return ready
+            result.skipped.append((_shown(id), str(outcome)))
+    return pending
 
 
 def _encode(
-    model: RetrievalModel, ready: Sequence[PendingItem], vectors: bool, result: EncodedBatch
+    model: RetrievalModel, pending: Sequence[PendingItem], vectors: bool, result: EncodedBatch
 ) -> list[Record]:
     """Records of the items that can be encoded; if a batch fails, each is tried alone."""
-    if not ready:
+    if not pending:
         return []
     try:
-        return _records(model, ready, vectors)
-    except (BadInput, ValueError, RuntimeError) as error:
-        if len(ready) == 1:
-            result.skipped.append((ready[0].id, f"cannot be encoded: {error}"))
+        return _records(model, pending, vectors)
+    except Exception as error:
+        if isinstance(error, GeniusError) and not isinstance(error, BadInput):
+            raise  # the model's or the disk's fault, not the item's
+        if len(pending) == 1:
+            result.skipped.append((_shown(pending[0].id), f"cannot be encoded: {printable(error)}"))
             return []
-    return [record for one in ready for record in _encode(model, [one], vectors, result)]
+    return [record for one in pending for record in _encode(model, [one], vectors, result)]
 
 
-def _records(model: RetrievalModel, ready: Sequence[PendingItem], vectors: bool) -> list[Record]:
-    parts = model.embed_items([one.image for one in ready], [one.text for one in ready])
+def _records(model: RetrievalModel, pending: Sequence[PendingItem], vectors: bool) -> list[Record]:
+    parts = model.embed_items([one.image for one in pending], [one.text for one in pending])
     phi = model.phi(parts)
     if not np.isfinite(phi).all():
         raise BadInput("its vector has NaN or infinite entries")
-    codes = model.codes(parts, [one.modality for one in ready])
+    codes = model.codes(parts, [one.modality for one in pending])
     half = phi.astype(np.float16)
     return [
         Record(
@@ -161,5 +205,5 @@ def _records(model: RetrievalModel, ready: Sequence[PendingItem], vectors: bool)
             one.stamp,
             one.thumbnail,
         )
-        for number, one in enumerate(ready)
+        for number, one in enumerate(pending)
     ]

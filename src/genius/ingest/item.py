@@ -1,4 +1,4 @@
-"""Items coming in: what is new or changed is read and made ready to encode; what is known is left alone."""
+"""One item on its way in: checked, and read if it is new or has changed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from genius.data.images import MAX_BYTES, open_image
 from genius.data.report import printable
-from genius.data.texts import clean_text
+from genius.data.texts import UserText, clean_text
 from genius.errors import BadImage, BadInput
 from genius.store.records import Amendment, Known, Stamp
 from genius.types import Item, Modality
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 ENCODER_SIDE = 448  # pixels of the shorter side: enough for every encoder
 THUMBNAIL = 256  # pixels of the longer side
 _DIGEST = 16
+_LATEST_NS = 2**63 - 1  # what SQLite can store: a moment of the year 2262
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class PendingItem:
     text: str | None
     path: str | None
     source: str | None
-    meta: str
+    meta: str  # JSON object
     hash: bytes
     stamp: Stamp
     thumbnail: bytes | None
@@ -47,19 +48,17 @@ class PendingItem:
 
 
 def read_item(item: Item, known: Known | None, source: str | None = None) -> PendingItem | Amendment | None:
-    """The item ready to encode; or what alone has changed about the stored one; or None if nothing has.
+    """The item to encode; or an amendment if only its path, source, metadata or stamp changed; or None.
 
-    A file is read again only if its stamp does not vouch for it, and encoded again only if its hash or the
-    text has changed. Raises BadInput with the reason if the item cannot be used.
+    A file is read again only if its stamp does not prove it unchanged, and encoded again only if its hash or
+    the text has changed. Raises BadInput with the reason if the item cannot be used.
     """
     valid_id(item.id)
-    cleaned = clean_text(item.text or "")
-    meta = valid_meta(item.meta)
-    if cleaned.flags:
-        meta = valid_meta({**item.meta, "text_flags": list(cleaned.flags)})
-    if item.image is None and not cleaned.text:
+    text = _clean(item.text)
+    meta = valid_meta({**item.meta, "text_flags": list(text.flags)} if text.flags else item.meta)
+    if item.image is None and not text.text:
         raise BadInput("neither image nor text: give at least one of them")
-    text_hash = _digest(cleaned.text.encode())
+    text_hash = _digest(text.text.encode())
     path, stamp = None, Stamp()
     if isinstance(item.image, str | Path):
         path = os.path.abspath(item.image)  # noqa: PTH100 (links are kept: the name is what the user knows)
@@ -74,8 +73,11 @@ def read_item(item: Item, known: Known | None, source: str | None = None) -> Pen
     ):
         unchanged = (known.meta, known.source) == (meta, source)
         return None if unchanged else Amendment(known.row, path, source, meta, known.stamp)
-    image_hash, image = _read(item, path, known.hash[:_DIGEST] if known is not None and same_text else None)
-    if known is not None and known.hash == image_hash + text_hash:
+    # what was a file and is bytes now needs a thumbnail of its own, so it is read and stored again
+    keeps_picture = known is not None and (path is not None or known.path is None)
+    expected = known.hash[:_DIGEST] if known is not None and same_text and keeps_picture else None
+    image_hash, image = _read(item, path, expected)
+    if known is not None and known.hash == image_hash + text_hash and (image is None or keeps_picture):
         unchanged = (known.meta, known.source, known.path) == (meta, source, path)
         if unchanged and known.stamp == stamp:
             return None
@@ -83,7 +85,7 @@ def read_item(item: Item, known: Known | None, source: str | None = None) -> Pen
     return PendingItem(
         item.id,
         image,
-        cleaned.text or None,
+        text.text or None,
         path,
         source,
         meta,
@@ -102,13 +104,22 @@ def thumbnail(image: Image, side: int = THUMBNAIL) -> bytes:
     return buffer.getvalue()
 
 
+def _clean(text: object) -> UserText:
+    if text is not None and not isinstance(text, str):
+        raise BadInput(f"the text must be a string, not {type(text).__name__}")
+    return clean_text(text or "")
+
+
 def _stamp(path: str) -> Stamp:
     try:
-        return Stamp.of(Path(path).stat())
+        stamp = Stamp.of(Path(path).stat())
     except FileNotFoundError:
         raise BadImage("no such file") from None
     except (OSError, ValueError) as error:
         raise BadImage(f"cannot be read: {printable(error)}") from None
+    if max(abs(stamp.mtime_ns), abs(stamp.ctime_ns)) > _LATEST_NS:
+        raise BadImage("the date of the file is after the year 2262 or before 1678: `touch` it")
+    return stamp
 
 
 def _read(item: Item, path: str | None, expected: bytes | None) -> tuple[bytes, Image | None]:
