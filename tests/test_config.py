@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from genius.config import load_recipe
+from genius.data.base import DATASETS
 from genius.errors import BadRecipe
 
 RECIPE = """
@@ -68,7 +69,7 @@ def test_a_recipe_cannot_be_changed(recipe: Path) -> None:
             'root = "data"',
             'root = "data"\nformat = "coco"',
             "data.format",
-            "'mbeir' or 'karpathy', got 'coco'",
+            "choose one of karpathy, mbeir, got 'coco'",
         ),
         ("[quantizer]\nlevels = 5", "quantizer = 5", "quantizer", "got 5"),
     ],
@@ -85,6 +86,14 @@ def test_a_wrong_key_is_named_with_what_was_expected(
     (line,) = [line for line in str(caught.value).splitlines() if line.startswith(f"  {key}: ")]
     assert expected in line
     assert str(recipe) in str(caught.value)
+
+
+def test_a_dataset_format_needs_no_more_than_its_line_in_the_registry(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed(recipe, 'root = "data"', 'root = "data"\nformat = "mine"')
+    monkeypatch.setitem(DATASETS, "mine", "somewhere:Mine")
+    assert load_recipe(recipe).data.format == "mine"
 
 
 def test_all_wrong_keys_are_named_at_once(recipe: Path) -> None:

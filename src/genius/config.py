@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from genius.data.base import DATASETS
 from genius.errors import BadRecipe
 
 S = TypeVar("S", bound="ConfigTable")
@@ -23,18 +24,25 @@ class ConfigTable(BaseModel):
 class DataConfig(ConfigTable):
     """Where the queries and items come from."""
 
-    format: Literal["mbeir", "karpathy"] = "mbeir"
+    format: str = "mbeir"  # a name out of DATASETS
     root: str
     datasets: tuple[str, ...] = Field(default=(), strict=False)  # empty: all that the root holds
     features: str = ""  # folder for cached vectors; empty: beside the run
     val_queries: int = Field(default=0, ge=0)  # at most so many queries of val are asked; 0: all
     val_items: int = Field(default=0, ge=0)  # at most so many items in val's pool, positives first; 0: all
 
+    @field_validator("format")
+    @classmethod
+    def _is_registered(cls, name: str) -> str:
+        if name not in DATASETS:
+            raise ValueError(f"unknown format, choose one of {', '.join(sorted(DATASETS))}")
+        return name
+
 
 class EncoderConfig(ConfigTable):
     """Which encoder, and from where; `mini` is embedded."""
 
-    name: str = "mini"
+    name: str = "mini"  # a name out of ENCODERS
     source: str = ""
 
 

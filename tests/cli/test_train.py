@@ -69,8 +69,8 @@ def test_no_data_at_the_root(genius, tmp_path) -> None:
 def test_a_wrong_recipe_does_not_wait_for_torch() -> None:
     code = (
         "import sys; from pathlib import Path; from genius.errors import BadRecipe\n"
-        "from genius.cli.train import Stage, train\n"
-        "try: train(Stage.ALL, Path('absent.toml'))\n"
+        "from genius.cli.train import TrainingStage, train\n"
+        "try: train(TrainingStage.ALL, Path('absent.toml'))\n"
         "except BadRecipe: sys.exit('torch' in sys.modules)\n"
         "sys.exit('not refused')"
     )

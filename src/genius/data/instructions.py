@@ -11,8 +11,6 @@ from genius.errors import BadData, BadInput
 from genius.types import Modality
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from genius.data.base import LabelledQuery
 
 IMAGE, TEXT, PAIR = Modality.IMAGE, Modality.TEXT, Modality.PAIR
@@ -71,13 +69,6 @@ def query_text(instruction: str | None, text: str | None) -> str:
 def default_instruction(have: Modality, want: Modality) -> str:
     """The sentence for a query of modality `have` that wants `want`, where no dataset brings its own."""
     return DEFAULTS[have][want]
-
-
-def wanted(task: int) -> Modality:
-    """The modality of the items that M-BEIR's `task` asks for."""
-    if task not in TASKS:
-        raise BadInput(f"unknown task {task}: M-BEIR has {', '.join(map(str, TASKS))}")
-    return TASKS[task][1]
 
 
 class Instruction(NamedTuple):
@@ -139,8 +130,3 @@ class Instructions:
         several = self.of(query)
         digest = hashlib.blake2b(query.id.encode(errors="surrogatepass"), digest_size=8).digest()
         return several[int.from_bytes(digest, "big") % len(several)]
-
-    def drawn(self, query: LabelledQuery, generator: np.random.Generator) -> Instruction:
-        """A way to ask picked by `generator`, for training."""
-        several = self.of(query)
-        return several[int(generator.integers(len(several)))]

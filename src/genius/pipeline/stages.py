@@ -19,7 +19,7 @@ from genius.decode.rivals import Rivals
 from genius.decode.targets import Softness
 from genius.decode.train import Lesson, train_decoder
 from genius.decode.weights import save_decoder
-from genius.encode.base import Encoder, FusingEncoder, load_encoder
+from genius.encode.base import ENCODERS, Encoder, FusingEncoder, load_encoder
 from genius.encode.mini import distill
 from genius.encode.mini import encoder as mini
 from genius.encode.train import AnyTrainable
@@ -60,6 +60,10 @@ def train_stages(recipe: Recipe, stage: str, folder: Path) -> None:
 
 def _wanted(recipe: Recipe, stage: str) -> list[str]:
     """The stages to train; one that the recipe does not describe is refused before any work."""
+    if recipe.encoder.name not in ENCODERS:
+        raise BadInput(
+            f"unknown encoder {recipe.encoder.name!r}: choose one of {', '.join(sorted(ENCODERS))}"
+        )
     if (recipe.start or recipe.distillation) and recipe.encoder.name != "mini":
         raise BadInput(
             f"start and distillation make mini, not {recipe.encoder.name!r}: set encoder.name to mini"
