@@ -39,9 +39,10 @@ from pools import versions
 from genius.convert.decoder import to_released
 from genius.decode.initial import initialise
 from genius.decode.model import Decoder, DecoderShape
-from genius.search.found import Found
-from genius.search.run import Options, Searcher
-from genius.search.segment import Segment
+from genius.search.options import SearchOptions
+from genius.search.rank import RankedItems
+from genius.search.searcher import Searcher
+from genius.search.segment import TrieSegment
 from genius.search.trie import Trie
 
 Floats = NDArray[np.float32]
@@ -50,9 +51,9 @@ SIZES = (3, *[4096] * 8)
 BEAM = 50
 BATCHES = (1, 16)
 WAYS = {
-    "level by level": Options("generate", "none", beam=BEAM, k=BEAM, stop=len(SIZES)),
-    "full depth": Options("generate", "none", beam=BEAM, k=BEAM),
-    "early stop": Options("generate", "codes", beam=BEAM, k=BEAM, stop=3),
+    "level by level": SearchOptions("generate", "none", beam=BEAM, k=BEAM, stop=len(SIZES)),
+    "full depth": SearchOptions("generate", "none", beam=BEAM, k=BEAM),
+    "early stop": SearchOptions("generate", "codes", beam=BEAM, k=BEAM, stop=3),
 }
 
 
@@ -71,7 +72,7 @@ def main() -> None:
     z = rng.normal(size=(16, DIM)).astype(np.float32)
     z /= np.linalg.norm(z, axis=1, keepdims=True)
     codes = synthetic_codes(args.items)
-    pool, theirs = [Segment(Trie.build(codes, SIZES))], Transformers(decoder, codes)
+    pool, theirs = [TrieSegment(Trie.build(codes, SIZES))], Transformers(decoder, codes)
     check_equal(searcher, theirs, pool, z[:2])
     result: dict[str, Any] = {
         "command": " ".join(["python benchmarks/decode.py", *sys.argv[1:]]),
@@ -113,7 +114,7 @@ def synthetic_codes(items: int) -> NDArray[np.uint16]:
 
 
 def ways_of(
-    searcher: Searcher, theirs: Transformers, pool: list[Segment], z: Floats, batch: int
+    searcher: Searcher, theirs: Transformers, pool: list[TrieSegment], z: Floats, batch: int
 ) -> dict[str, Callable[[int], Any]]:
     ways: dict[str, Callable[[int], Any]] = {"transformers": partial(run_theirs, theirs, z, batch)}
     for name, options in WAYS.items():
@@ -122,7 +123,7 @@ def ways_of(
 
 
 def compare(
-    searcher: Searcher, theirs: Transformers, pool: list[Segment], z: Floats, repeats: int
+    searcher: Searcher, theirs: Transformers, pool: list[TrieSegment], z: Floats, repeats: int
 ) -> dict[str, Any]:
     """Milliseconds a query of ours and of transformers on one thread, and how many times ours is faster."""
     figures: dict[str, Any] = {}
@@ -145,7 +146,7 @@ def compare(
 
 
 def by_the_clock(
-    searcher: Searcher, theirs: Transformers, pool: list[Segment], z: Floats, repeats: int
+    searcher: Searcher, theirs: Transformers, pool: list[TrieSegment], z: Floats, repeats: int
 ) -> dict[str, Any]:
     """The same with all cores, by the clock."""
     figures: dict[str, Any] = {"threads": os.cpu_count()}
@@ -187,7 +188,7 @@ def matrix_gflops(kind: torch.dtype, rows: int = 800, repeats: int = 20) -> floa
 
 
 def run_ours(
-    searcher: Searcher, pool: list[Segment], options: Options, z: Floats, batch: int, number: int
+    searcher: Searcher, pool: list[TrieSegment], options: SearchOptions, z: Floats, batch: int, number: int
 ) -> Any:
     return searcher.search(pool, part(z, number, batch), options)
 
@@ -205,7 +206,7 @@ def count_macs(run: Callable[[], Any]) -> float:
     return float(counter.get_total_flops()) / 2
 
 
-def agreement(ours: list[Found], others: list[Found]) -> float:
+def agreement(ours: list[RankedItems], others: list[RankedItems]) -> float:
     """The share of the 10 best items that are the same."""
     shares = [len(set(a.rows[:10]) & set(b.rows[:10])) / 10 for a, b in zip(ours, others, strict=True)]
     return round(statistics.mean(shares), 3)
@@ -214,7 +215,7 @@ def agreement(ours: list[Found], others: list[Found]) -> float:
 def flatness(searcher: Searcher, z: Floats, sizes: list[int], repeats: int) -> dict[str, dict[str, float]]:
     """Milliseconds of the processor a query, one at a time, for pools of different size."""
     codes = synthetic_codes(max(sizes))
-    pools = {items: [Segment(Trie.build(codes[:items], SIZES))] for items in sizes}
+    pools = {items: [TrieSegment(Trie.build(codes[:items], SIZES))] for items in sizes}
     figures: dict[str, dict[str, float]] = {}
     for name, options in WAYS.items():
         ways: dict[str, Callable[[int], Any]] = {
@@ -311,7 +312,7 @@ class Transformers:
         return codes, output.sequences_scores.view(len(z), BEAM)
 
 
-def check_equal(searcher: Searcher, theirs: Transformers, pool: list[Segment], z: Floats) -> None:
+def check_equal(searcher: Searcher, theirs: Transformers, pool: list[TrieSegment], z: Floats) -> None:
     """Both must find the same codes; transformers' softmax is narrowed to the level for this."""
     level = 0
 

@@ -26,8 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pools import Pool, quantize, train_codebooks, versions
 
-from genius.search.run import Options, Searcher
-from genius.search.segment import Segment
+from genius.search.options import SearchOptions
+from genius.search.searcher import Searcher
+from genius.search.segment import TrieSegment
 from genius.search.trie import Trie
 
 Floats = NDArray[np.float32]
@@ -36,10 +37,10 @@ CODES = 256
 LEVELS = 9
 SKETCH_MS = {10_000: 0.4, 100_000: 0.6, 1_000_000: 1.0, 5_600_000: 1.7}  # what had to be matched
 WAYS = {
-    "lookup, codes": Options("lookup", "none", beam=200, k=K, stop=4),
-    "lookup, vectors": Options("lookup", "vectors", beam=200, k=K, stop=4),
-    "lookup, adaptive, codes": Options("lookup", "none", beam=200, k=K),
-    "lookup, adaptive, vectors": Options("lookup", "vectors", beam=200, k=K),
+    "lookup, codes": SearchOptions("lookup", "none", beam=200, k=K, stop=4),
+    "lookup, vectors": SearchOptions("lookup", "vectors", beam=200, k=K, stop=4),
+    "lookup, adaptive, codes": SearchOptions("lookup", "none", beam=200, k=K),
+    "lookup, adaptive, vectors": SearchOptions("lookup", "vectors", beam=200, k=K),
 }
 
 
@@ -90,10 +91,10 @@ def main() -> None:
 def ours(searcher: Searcher, codes: NDArray[np.uint16], z: Floats, x: Floats | None) -> dict[str, Any]:
     """Every way of ours to search these codes; the vectors, if any, serve to re-rank."""
     begin = time.process_time()
-    trie = Trie.build(codes, searcher.tables.sizes)
+    trie = Trie.build(codes, searcher.codebooks.sizes)
     built = time.process_time() - begin
     vectors = None if x is None else x.astype(np.float16)
-    pool, figures = [Segment(trie)], {}
+    pool, figures = [TrieSegment(trie)], {}
     for name, options in WAYS.items():
         if vectors is None and options.rerank == "vectors":
             continue
@@ -112,7 +113,7 @@ def ours(searcher: Searcher, codes: NDArray[np.uint16], z: Floats, x: Floats | N
     return figures
 
 
-def _ask(searcher: Searcher, pool: list[Segment], options: Options, vectors: Any, z: Floats) -> Any:
+def _ask(searcher: Searcher, pool: list[TrieSegment], options: SearchOptions, vectors: Any, z: Floats) -> Any:
     return searcher.search(pool, z, options, phi=z, fetch=vectors)[0]
 
 

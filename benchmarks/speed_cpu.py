@@ -16,18 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 from pools import Pool, quantize, train_codebooks
 
-from genius.search.run import Options, Searcher
-from genius.search.segment import Segment
+from genius.search.options import SearchOptions
+from genius.search.searcher import Searcher
+from genius.search.segment import TrieSegment
 from genius.search.trie import Trie
 
 Floats = NDArray[np.float32]
 Codes = NDArray[Any]
 DIM, LEVELS, CODES, K = 256, 9, 256, 10
 WAYS = {
-    "lookup": Options("lookup", "none", beam=200, k=K),
-    "lookup, codes": Options("lookup", "codes", beam=200, k=K),
-    "lookup, vectors": Options("lookup", "vectors", beam=200, k=K),
-    "lookup, vectors, 2000 beams": Options("lookup", "vectors", beam=2000, k=K, reranked=2000),
+    "lookup": SearchOptions("lookup", "none", beam=200, k=K),
+    "lookup, codes": SearchOptions("lookup", "codes", beam=200, k=K),
+    "lookup, vectors": SearchOptions("lookup", "vectors", beam=200, k=K),
+    "lookup, vectors, 2000 beams": SearchOptions("lookup", "vectors", beam=2000, k=K, reranked=2000),
 }
 
 
@@ -117,7 +118,7 @@ def lookup(args: argparse.Namespace) -> dict[str, Any]:
 
 def _ours(books: list[Floats], codes: Codes, x: Floats, z: Floats, truth: list[Any]) -> dict[str, Any]:
     searcher, trie, halves = Searcher(books), Trie.build(codes, [len(b) for b in books]), x.astype(np.float16)
-    pool, rows = [Segment(trie)], {}
+    pool, rows = [TrieSegment(trie)], {}
     for name, options in WAYS.items():
         for batch in (1, 64):
             ask = partial(_ask, searcher, pool, options, halves)
@@ -132,7 +133,7 @@ def _ours(books: list[Floats], codes: Codes, x: Floats, z: Floats, truth: list[A
     return rows
 
 
-def _ask(searcher: Searcher, pool: list[Segment], options: Options, vectors: Any, z: Floats) -> Any:
+def _ask(searcher: Searcher, pool: list[TrieSegment], options: SearchOptions, vectors: Any, z: Floats) -> Any:
     return searcher.search(pool, z, options, phi=z, fetch=vectors)
 
 
@@ -209,7 +210,7 @@ def scale(args: argparse.Namespace) -> dict[str, Any]:
             "peak_bytes_per_item_of_the_build": round((_peak() - before) / items, 1),
         }
         del codes
-        pool = [Segment(trie)]
+        pool = [TrieSegment(trie)]
         for name in ("lookup", "lookup, codes"):
             row[name + ", ms"], found = timed(partial(_ask, searcher, pool, WAYS[name], None), z)
             row[name + ", leaves"] = round(float(np.mean([answer.leaves for answer in found])))
@@ -234,13 +235,13 @@ def _now() -> int:
 
 
 GENERATE = {
-    "level by level": Options("generate", "none", beam=50, k=K, stop=LEVELS),
-    "full depth": Options("generate", "none", beam=50, k=K),
-    "early stop": Options("generate", "codes", beam=50, k=K, stop=3),
+    "level by level": SearchOptions("generate", "none", beam=50, k=K, stop=LEVELS),
+    "full depth": SearchOptions("generate", "none", beam=50, k=K),
+    "early stop": SearchOptions("generate", "codes", beam=50, k=K, stop=3),
 }
-ADAPTIVE = Options("generate", "codes", beam=50, k=K)  # after 3 codes in a million items, as by default
+ADAPTIVE = SearchOptions("generate", "codes", beam=50, k=K)  # after 3 codes in a million items, as by default
 FIXED = {
-    "early stop, fixed shape": Options("generate", "codes", beam=50, k=K, stop=3, fixed=True),
+    "early stop, fixed shape": SearchOptions("generate", "codes", beam=50, k=K, stop=3, fixed=True),
 }
 TEXT = "Find a picture that matches the description: a brown dog runs through the snow with a red ball."
 
@@ -258,7 +259,7 @@ def generate(args: argparse.Namespace) -> dict[str, Any]:
     codes = quantized(Pool(DIM), codebooks(Pool(DIM), args.tiny), items, args.cache)
     more = range(len(model.sizes) - LEVELS)  # levels of the model that the pool has not
     codes = np.stack([*codes.T, *(np.roll(codes[:, 1 + n % 8], 7919 * (n + 1)) for n in more)], axis=1)
-    trie = [Segment(Trie.build(codes[:, : len(model.sizes)], model.sizes))]
+    trie = [TrieSegment(Trie.build(codes[:, : len(model.sizes)], model.sizes))]
     texts = [f"{TEXT[: 40 + 5 * (n % 12)]} {n}" for n in range(8 if args.tiny else 32)]
     z = np.concatenate([model.z(model.embed_queries([None], [text], [""])) for text in texts])
     figures: dict[str, Any] = {"items": items, "beam": 50}
@@ -286,7 +287,7 @@ def _encode(model: Any, texts: list[str]) -> Any:
     return model.z(model.embed_queries([None] * len(texts), texts, [""] * len(texts)))
 
 
-def _agreement(books: list[Floats], decoder: Any, pool: list[Segment], z: Floats) -> dict[str, float]:
+def _agreement(books: list[Floats], decoder: Any, pool: list[TrieSegment], z: Floats) -> dict[str, float]:
     shares: dict[str, float] = {}
     for name, options in (GENERATE | FIXED).items():
         plain = Searcher(books, decoder).search(pool, z, options)
@@ -324,7 +325,7 @@ def profile(args: argparse.Namespace) -> dict[str, Any]:
     codes, z = quantized(source, books, items, args.cache), source.queries(50)
     decoder = Decoder(DecoderShape.preset("mini", DIM, [len(b) for b in books], prefix=8)).eval()
     initialise(decoder, torch.Generator().manual_seed(0))
-    searcher, pool = Searcher(books, decoder), [Segment(Trie.build(codes, [len(b) for b in books]))]
+    searcher, pool = Searcher(books, decoder), [TrieSegment(Trie.build(codes, [len(b) for b in books]))]
     figures: dict[str, Any] = {}
     ask = partial(_ask, searcher, pool, WAYS["lookup, codes"], None)
     ask(z[:1])
@@ -364,18 +365,22 @@ def rows(args: argparse.Namespace) -> dict[str, Any]:
     model = Model.load("mini")
     books = [np.asarray(book) for book in model.quantizer.residual.codebooks()]
     ways = {
-        "generate, full search": Options("generate", "none", beam=50, k=K),
-        "generate, full search, fixed shape": Options("generate", "none", beam=50, k=K, fixed=True),
-        "generate, early stop": Options("generate", "codes", beam=50, k=K, stop=3),
-        "generate, early stop, fixed shape": Options("generate", "codes", beam=50, k=K, stop=3, fixed=True),
-        "lookup, not re-ranked": Options("lookup", "none", beam=200, k=K),
-        "both, lookup weighs 10": Options("both", "none", beam=50, k=K, weight=10.0),
-        "lookup, codes, 8 a beam re-ranked": Options("lookup", "codes", beam=200, k=K, reranked=1600),
-        "lookup, codes": Options("lookup", "codes", beam=200, k=K),
-        "lookup, vectors, 8 a beam re-ranked": Options("lookup", "vectors", beam=200, k=K, reranked=1600),
-        "lookup, vectors": Options("lookup", "vectors", beam=200, k=K),
-        "lookup, codes, fixed shape": Options("lookup", "codes", beam=200, k=K, fixed=True),
-        "lookup, vectors, fixed shape": Options("lookup", "vectors", beam=200, k=K, fixed=True),
+        "generate, full search": SearchOptions("generate", "none", beam=50, k=K),
+        "generate, full search, fixed shape": SearchOptions("generate", "none", beam=50, k=K, fixed=True),
+        "generate, early stop": SearchOptions("generate", "codes", beam=50, k=K, stop=3),
+        "generate, early stop, fixed shape": SearchOptions(
+            "generate", "codes", beam=50, k=K, stop=3, fixed=True
+        ),
+        "lookup, not re-ranked": SearchOptions("lookup", "none", beam=200, k=K),
+        "both, lookup weighs 10": SearchOptions("both", "none", beam=50, k=K, weight=10.0),
+        "lookup, codes, 8 a beam re-ranked": SearchOptions("lookup", "codes", beam=200, k=K, reranked=1600),
+        "lookup, codes": SearchOptions("lookup", "codes", beam=200, k=K),
+        "lookup, vectors, 8 a beam re-ranked": SearchOptions(
+            "lookup", "vectors", beam=200, k=K, reranked=1600
+        ),
+        "lookup, vectors": SearchOptions("lookup", "vectors", beam=200, k=K),
+        "lookup, codes, fixed shape": SearchOptions("lookup", "codes", beam=200, k=K, fixed=True),
+        "lookup, vectors, fixed shape": SearchOptions("lookup", "vectors", beam=200, k=K, fixed=True),
     }
     evaluation = Evaluation(
         open_dataset("mbeir", args.data), model, setting="universal", split="val", cache=args.cache,

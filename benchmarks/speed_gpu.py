@@ -21,12 +21,15 @@ from torch.nn import functional as F
 
 from genius.decode.initial import initialise
 from genius.decode.model import Decoder, DecoderShape
-from genius.search.fixed import FixedDecoder, FixedLookup, Widths, chosen_widths
-from genius.search.lookup import Tables
-from genius.search.replay import Replay
-from genius.search.run import Options, Searcher
-from genius.search.segment import Segment
-from genius.search.shelf import FixedTrie
+from genius.search.codebooks import Codebooks
+from genius.search.gpu.fixed_decoder import FixedDecoder
+from genius.search.gpu.fixed_lookup import FixedLookup
+from genius.search.gpu.fixed_trie import FixedTrie
+from genius.search.gpu.replay import GraphReplay
+from genius.search.gpu.steps import FixedShape, choose_shape
+from genius.search.options import SearchOptions
+from genius.search.searcher import Searcher
+from genius.search.segment import TrieSegment
 from genius.search.trie import Trie
 
 Floats = NDArray[np.float32]
@@ -70,10 +73,10 @@ def generate(args: argparse.Namespace) -> dict[str, Any]:
     for items in pools:
         trie = Trie.build(_skewed(items, sizes), sizes)
         fixed = FixedTrie(trie, tables, args.device)
-        rows: dict[str, Any] = {"shelf_bytes": sum(s.exists.nbytes for s in fixed.shelves.values())}
+        rows: dict[str, Any] = {"shelf_bytes": sum(s.exists.nbytes for s in fixed.dense_levels.values())}
         for beam in (50,) if items != 1_000_000 else (50, 1, 10, 100):
             for name, suffixes, share in (("early stop", False, 8), ("full depth", True, 1.28)):
-                widths = chosen_widths(fixed, beam, min(K, beam), max(share, 10 / beam), stop=3)
+                widths = choose_shape(fixed, beam, min(K, beam), max(share, 10 / beam), stop=3)
                 program = FixedDecoder(fixed, tables, decoder, widths, suffixes)
                 batches = BATCHES if items == 1_000_000 and beam == 50 else (1, 256)
                 rows[f"{name}, beam {beam}"] = _replayed(program, z, args, batches[: 2 if tiny else None])
@@ -91,10 +94,10 @@ def compiled_lookup(args: argparse.Namespace) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     source = Pool(256)
     books = codebooks(source, args.tiny)
-    tables, items = Tables(books), 10_000 if args.tiny else 1_000_000
+    tables, items = Codebooks(books), 10_000 if args.tiny else 1_000_000
     trie = Trie.build(quantized(source, books, items, args.cache), tables.sizes)
     fixed = FixedTrie(trie, tables, args.device)
-    program = FixedLookup(fixed, tables, chosen_widths(fixed, 200, K, 8), cosine=True)
+    program = FixedLookup(fixed, tables, choose_shape(fixed, 200, K, 8), cosine=True)
     for batch in (256, 1024):
         if time.perf_counter() < args.deadline:
             one = _replayed(program, source.queries(1024), args, (batch,), compiled=True)
@@ -118,7 +121,7 @@ def compiled_generate(args: argparse.Namespace) -> dict[str, Any]:
         ("full depth", True, 1.28, 1),
     ):
         if time.perf_counter() < args.deadline:
-            widths = chosen_widths(fixed, 50, K, share, stop=3)
+            widths = choose_shape(fixed, 50, K, share, stop=3)
             program = FixedDecoder(fixed, tables, decoder, widths, suffixes)
             one = _replayed(program, z, args, (batch,), compiled=True)
             figures.setdefault(f"{name}, beam 50", {}).update(one)
@@ -170,15 +173,16 @@ def lookup(args: argparse.Namespace) -> dict[str, Any]:
     source = Pool(256)
     books = codebooks(source, args.tiny)
     codes = quantized(source, books, items, args.cache)
-    tables, z = Tables(books), source.queries(1024)
-    fixed = FixedTrie(Trie.build(codes, tables.sizes), tables, args.device)
+    tables, z = Codebooks(books), source.queries(1024)
+    trie = Trie.build(codes, tables.sizes)
+    fixed = FixedTrie(trie, tables, args.device)
     truth, figures = _exact(source, items, z, args)
     batches = (1, 4) if args.tiny else (1, 16, 256, 1024)
     for cosine in (False, True):
         for share in (8, 16):
-            program = FixedLookup(fixed, tables, chosen_widths(fixed, 200, K, share), cosine)
+            program = FixedLookup(fixed, tables, choose_shape(fixed, 200, K, share), cosine)
             name = f"lookup{', codes' * cosine}, {share} leaves a beam"
-            figures[name] = _replayed(program, z, args, batches, truth=(fixed.trie, truth))
+            figures[name] = _replayed(program, z, args, batches, truth=(trie, truth))
             args.save(figures)
     return {"items": items, **figures}
 
@@ -221,7 +225,7 @@ def scale(args: argparse.Namespace) -> dict[str, Any]:
     source = Pool(256)
     books = codebooks(source, args.tiny)
     base = quantized(source, books, few, args.cache)
-    tables = Tables(books)
+    tables = Codebooks(books)
     decoder = Decoder(DecoderShape.preset("mini", 256, tables.sizes, prefix=8)).eval()
     initialise(decoder, torch.Generator().manual_seed(0))
     decoder.to(args.device, torch.bfloat16)
@@ -241,9 +245,9 @@ def scale(args: argparse.Namespace) -> dict[str, Any]:
         }
         batches = (1, 4) if args.tiny else (1, 256)
         row["lookup"] = _replayed(
-            FixedLookup(fixed, tables, chosen_widths(fixed, 200, K, 8)), z, args, batches
+            FixedLookup(fixed, tables, choose_shape(fixed, 200, K, 8)), z, args, batches
         )
-        widths = chosen_widths(fixed, 50, K, 8)
+        widths = choose_shape(fixed, 50, K, 8)
         row["generate, early stop"] = _replayed(
             FixedDecoder(fixed, tables, decoder, widths, suffixes=False), z, args, batches
         )
@@ -265,7 +269,7 @@ def profile(args: argparse.Namespace) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     on = [ProfilerActivity.CPU if args.device == "cpu" else ProfilerActivity.CUDA]
     for name, suffixes, share in (("early stop", False, 8), ("full depth", True, 1.28)):
-        program = FixedDecoder(fixed, tables, decoder, chosen_widths(fixed, 50, K, share, stop=3), suffixes)
+        program = FixedDecoder(fixed, tables, decoder, choose_shape(fixed, 50, K, share, stop=3), suffixes)
         for batch in (1, 256):
             queries = torch.from_numpy(z[:batch]).to(args.device)
             wanted = torch.ones(batch, sizes[0], dtype=torch.bool, device=args.device)
@@ -288,7 +292,7 @@ def profile(args: argparse.Namespace) -> dict[str, Any]:
     return figures
 
 
-def _model(preset: str, sizes: tuple[int, ...], device: str) -> tuple[Decoder, Tables, Floats]:
+def _model(preset: str, sizes: tuple[int, ...], device: str) -> tuple[Decoder, Codebooks, Floats]:
     """A decoder with random weights in bfloat16 (float32 on a CPU), code vectors, and queries."""
     rng = np.random.default_rng(0)
     decoder = Decoder(DecoderShape.preset(preset, DIM, sizes)).eval()
@@ -298,7 +302,7 @@ def _model(preset: str, sizes: tuple[int, ...], device: str) -> tuple[Decoder, T
     books = [
         rng.normal(size=(size, DIM)).astype(np.float32) * np.float32(0.5**n) for n, size in enumerate(sizes)
     ]
-    return decoder, Tables(books), z / np.linalg.norm(z, axis=1, keepdims=True)
+    return decoder, Codebooks(books), z / np.linalg.norm(z, axis=1, keepdims=True)
 
 
 def _skewed(items: int, sizes: tuple[int, ...]) -> NDArray[np.uint16]:
@@ -310,7 +314,7 @@ def _skewed(items: int, sizes: tuple[int, ...]) -> NDArray[np.uint16]:
 
 
 def _same(
-    decoder: Decoder, tables: Tables, trie: Trie, fixed: FixedTrie, z: Floats, args: argparse.Namespace
+    decoder: Decoder, tables: Codebooks, trie: Trie, fixed: FixedTrie, z: Floats, args: argparse.Namespace
 ) -> dict[str, Any]:
     """How many of the 10 best the fixed programs (bf16 on a GPU) share with the plain search in float32."""
     import copy
@@ -319,16 +323,16 @@ def _same(
     searcher = Searcher(books, copy.deepcopy(decoder).float(), args.device)
     some, figures = z[:32], {}
     for name, suffixes, share, options in (
-        ("full depth", True, 1.28, Options("generate", "none", beam=50, k=K)),
-        ("early stop", False, 8, Options("generate", "codes", beam=50, k=K, stop=3)),
+        ("full depth", True, 1.28, SearchOptions("generate", "none", beam=50, k=K)),
+        ("early stop", False, 8, SearchOptions("generate", "codes", beam=50, k=K, stop=3)),
     ):
-        plain = searcher.search([Segment(trie)], some, options)
-        widths: Widths = chosen_widths(fixed, 50, K, share, stop=3)
-        found = Replay(FixedDecoder(fixed, tables, decoder, widths, suffixes), DIM, 3, args.device)(some)
-        rows = [trie.rows(found.of(query, 50).positions) for query in range(len(some))]
+        plain = searcher.search([TrieSegment(trie)], some, options)
+        widths: FixedShape = choose_shape(fixed, 50, K, share, stop=3)
+        found = GraphReplay(FixedDecoder(fixed, tables, decoder, widths, suffixes), DIM, 3, args.device)(some)
+        rows = [trie.rows(found.of_query(query, 50).positions) for query in range(len(some))]
         figures[name] = recall(rows, [answer.rows for answer in plain])
         figures[f"{name}, queries with more leaves than fit"] = float(np.mean(found.leaves > widths.leaves))
-        figures[f"{name}, queries asked again"] = float(np.mean(~found.sure))
+        figures[f"{name}, queries asked again"] = float(np.mean(~found.exact))
     return figures
 
 
@@ -344,7 +348,9 @@ def _replayed(
     """Queries a second of a program by batch, answers on the host included."""
     rows: dict[str, Any] = {}
     for batch in batches:
-        replay = Replay(program, z.shape[1], 3, args.device, buckets=(batch,), compiled=compiled).warm()
+        replay = GraphReplay(
+            program, z.shape[1], 3, args.device, batch_sizes=(batch,), compiled=compiled
+        ).warm()
         part = z[:batch]
         seconds = _seconds(lambda: replay(part), args.device)  # noqa: B023
         rows[f"batch {batch}"] = {"ms": round(1000 * seconds, 4), "queries_per_s": round(batch / seconds, 1)}
@@ -353,12 +359,12 @@ def _replayed(
             trie, exact = truth
             own = [trie.rows(_ranked(found, query)) for query in range(len(part))]
             rows["recall"] = {"10 best": recall(own, exact[: len(part)])}
-            rows["sure"] = {"share": float(found.sure.mean())}
+            rows["sure"] = {"share": float(found.exact.mean())}
     return rows
 
 
 def _ranked(found: Any, query: int) -> NDArray[np.int64]:
-    leaves = found.of(query, 0)
+    leaves = found.of_query(query, 0)
     return np.asarray(leaves.positions[np.argsort(-leaves.scores, kind="stable")])
 
 

@@ -21,7 +21,8 @@ from genius.query.ranking import EmbeddedSubquery, ScoredRow, embed, rank
 from genius.query.subqueries import subqueries
 from genius.query.view import PoolView
 from genius.retrieval_model import RetrievalModel
-from genius.search.run import Options, Searcher
+from genius.search.options import SearchOptions
+from genius.search.searcher import Searcher
 from genius.store.generations import CacheDamaged
 from genius.store.index import Index
 from genius.store.records import Record
@@ -278,7 +279,7 @@ class Engine:
                 self._searcher = Searcher(self.model.codebooks(), self.model.decoder, self._device)
             return self._searcher
 
-    def _searcher_for(self, options: Options) -> Searcher:
+    def _searcher_for(self, options: SearchOptions) -> Searcher:
         """The model's side of one search: a lookup does not wait for the decoder to be read."""
         with self._loading:
             if self._searcher is not None or options.method != "lookup":
@@ -303,10 +304,10 @@ class Engine:
                 self._view = view
             return view
 
-    def _options(self, k: int, search: str | None, rerank: str | None, beam: int | None) -> Options:
+    def _options(self, k: int, search: str | None, rerank: str | None, beam: int | None) -> SearchOptions:
         defaults = default_options(self.model.search_defaults, vectors=self.index.dim is not None)
         own = {"k": k, "method": search, "rerank": rerank, "beam": beam}
-        return Options(**defaults | {name: value for name, value in own.items() if value is not None})
+        return SearchOptions(**defaults | {name: value for name, value in own.items() if value is not None})
 
 
 def load_model(model: str | Path, device: str = "cpu") -> RetrievalModel:

@@ -38,7 +38,7 @@ class RetrievalModel(Protocol):
 
     @property
     def search_defaults(self) -> Mapping[str, Any]:
-        """Fields of `genius.search.run.Options` that served best on validation data."""
+        """Fields of `genius.search.options.SearchOptions` that served best on validation data."""
 
     @property
     def dim(self) -> int:

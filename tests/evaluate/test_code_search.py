@@ -13,7 +13,7 @@ from genius.evaluate.baselines.exact import Exact
 from genius.evaluate.code_search import CodeSearch
 from genius.evaluate.encoding import Pool, Questions
 from genius.evaluate.systems import System
-from genius.search.run import Options
+from genius.search.options import SearchOptions
 
 SIZES = (3, 16, 16, 16)
 
@@ -53,8 +53,8 @@ def hit(found, asked, k=5):
 
 def test_lookup_finds_items_by_their_codes_and_vectors_equal_exact(world):
     books, pool, questions, asked = world
-    by_codes = CodeSearch("lookup+codes", books, Options("lookup", rerank="codes", beam=50))
-    by_vectors = CodeSearch("lookup+vectors", books, Options("lookup", rerank="vectors", beam=50))
+    by_codes = CodeSearch("lookup+codes", books, SearchOptions("lookup", rerank="codes", beam=50))
+    by_vectors = CodeSearch("lookup+vectors", books, SearchOptions("lookup", rerank="vectors", beam=50))
     exact = Exact()
     hits = {}
     for system in (by_codes, by_vectors, exact):
@@ -68,7 +68,7 @@ def test_lookup_finds_items_by_their_codes_and_vectors_equal_exact(world):
 
 def test_bytes_are_those_of_the_trie_and_the_kept_vectors(world):
     books, pool, _, _ = world
-    codes, vectors = (CodeSearch("x", books, Options("lookup", rerank=r)) for r in ("codes", "vectors"))
+    codes, vectors = (CodeSearch("x", books, SearchOptions("lookup", rerank=r)) for r in ("codes", "vectors"))
     codes.index(pool)
     vectors.index(pool)
     assert 3 < codes.bytes_per_item() < 16
@@ -81,7 +81,7 @@ def test_a_decoder_plugs_in_and_scores_are_log_probabilities(world):
         DecoderShape(24, SIZES, layers=1, width=16, heads=2, head_width=8, feed_forward=32)
     ).eval()
     initialise(decoder, torch.Generator().manual_seed(0))
-    system = CodeSearch("genius", books, Options("generate", beam=20, stop=len(SIZES)), decoder)
+    system = CodeSearch("genius", books, SearchOptions("generate", beam=20, stop=len(SIZES)), decoder)
     system.index(pool)
     found = system.search(questions, 10)
     assert (np.diff(found.scores, axis=1) <= 0).all()
@@ -91,7 +91,7 @@ def test_a_decoder_plugs_in_and_scores_are_log_probabilities(world):
 
 def test_telling_the_modality_restricts_the_answers(world):
     books, pool, questions, _ = world
-    system = CodeSearch("x", books, Options("lookup", beam=50), tell_modality=True)
+    system = CodeSearch("x", books, SearchOptions("lookup", beam=50), tell_modality=True)
     system.index(pool)
     found = system.search(questions, 5)
     assert (pool.modality[found.rows] == questions.want[:, None]).all()
@@ -99,8 +99,8 @@ def test_telling_the_modality_restricts_the_answers(world):
 
 def test_settings_tell_systems_apart(world):
     books = world[0]
-    one = CodeSearch("x", books, Options("lookup", beam=50))
-    other = CodeSearch("x", books, Options("lookup", beam=51))
+    one = CodeSearch("x", books, SearchOptions("lookup", beam=50))
+    other = CodeSearch("x", books, SearchOptions("lookup", beam=51))
     assert one.settings != other.settings
 
 
@@ -110,19 +110,19 @@ def test_settings_tell_decoders_apart(world):
     decoders = [Decoder(shape) for _ in range(3)]
     for decoder, seed in zip(decoders, (0, 0, 1), strict=True):
         initialise(decoder, torch.Generator().manual_seed(seed))
-    one, same, other = (CodeSearch("genius", books, Options("generate"), d).settings for d in decoders)
+    one, same, other = (CodeSearch("genius", books, SearchOptions("generate"), d).settings for d in decoders)
     assert one == same
     assert one != other  # else a retrained decoder would be shown with the answers of the old one
 
 
 def test_a_small_beam_is_not_widened_to_the_length_of_the_list(world):
     books, pool, questions, asked = world
-    narrow = CodeSearch("x", books, Options("lookup", beam=2, leaves=1, stop=len(SIZES)))
+    narrow = CodeSearch("x", books, SearchOptions("lookup", beam=2, leaves=1, stop=len(SIZES)))
     narrow.index(pool)
     found = narrow.search(questions, 10)
     assert found.rows.shape == (60, 10)
     assert (found.rows >= 0).sum(axis=1).max() <= 2
-    wide = CodeSearch("x", books, Options("lookup", beam=50, leaves=1, stop=len(SIZES)))
+    wide = CodeSearch("x", books, SearchOptions("lookup", beam=50, leaves=1, stop=len(SIZES)))
     wide.index(pool)
     assert hit(wide.search(questions, 10), asked) > hit(found, asked)
 
@@ -133,7 +133,7 @@ def test_leaves_that_the_decoder_does_not_tell_apart_are_all_re_ranked(world):
     shape = DecoderShape(24, SIZES, layers=1, width=16, heads=2, head_width=8, feed_forward=32)
     decoder = Decoder(shape).eval()
     initialise(decoder, torch.Generator().manual_seed(0))
-    system = CodeSearch("x", books, Options("generate", rerank="vectors", beam=20, leaves=500), decoder)
+    system = CodeSearch("x", books, SearchOptions("generate", rerank="vectors", beam=20, leaves=500), decoder)
     exact = Exact()
     for each in (system, exact):
         each.index(pool)

@@ -17,9 +17,9 @@ from genius.convert.decoder import to_released
 from genius.decode.initial import initialise
 from genius.decode.model import Decoder, DecoderShape
 from genius.search.beam import DecoderScorer, beam_search
-from genius.search.leaves import Leaves
-from genius.search.tensors import Forest, TensorTrie
+from genius.search.candidates import Candidates
 from genius.search.trie import Trie
+from genius.search.trie.tensors import Forest, TensorTrie
 
 SIZES = (3, 17, 11, 11, 11)
 Codes = NDArray[np.int64]
@@ -47,12 +47,20 @@ def pool(items: int, modalities: tuple[int, ...] = (0, 1, 2)) -> Codes:
     return codes
 
 
+class KnownTrie(TensorTrie):
+    """A tensor trie that remembers the trie it was made of."""
+
+    def __init__(self, trie: Trie) -> None:
+        super().__init__(trie)
+        self.trie = trie
+
+
 def forest(*codes: Codes, rows: tuple[Codes, ...] | None = None) -> Forest:
     names = rows or (None,) * len(codes)
-    return Forest([TensorTrie(Trie.build(c, SIZES, r)) for c, r in zip(codes, names, strict=True)])
+    return Forest([KnownTrie(Trie.build(c, SIZES, r)) for c, r in zip(codes, names, strict=True)])
 
 
-def answers(forest: Forest, found: list[list[Leaves]]) -> list[Answer]:
+def answers(forest: Forest, found: list[list[Candidates]]) -> list[Answer]:
     """Codes and scores of each query's items; equal codes must have equal scores."""
     every: list[Answer] = [{} for _ in found[0]]
     for trie, per_query in zip(forest.tries, found, strict=True):
@@ -146,7 +154,7 @@ def _greedy(output: Any) -> Tensor:
     return steps.gather(2, chosen[..., None]).sum((1, 2))[:, None]
 
 
-def generate(decoder: Decoder, z: Tensor, trees: Forest, beam: int, **options: Any) -> list[list[Leaves]]:
+def generate(decoder: Decoder, z: Tensor, trees: Forest, beam: int, **options: Any) -> list[list[Candidates]]:
     return beam_search(DecoderScorer(decoder, z), trees, len(z), beam, **options)
 
 
@@ -229,7 +237,7 @@ def test_several_tries_answer_as_one(decoder: Decoder, stop: int | None) -> None
     alive = np.random.default_rng(5).random(1500) < 0.7
     parts = np.split(np.arange(1500), [1200, 1201])
     split, whole = forest(*(codes[p] for p in parts), rows=tuple(parts)), forest(codes[alive])
-    split = Forest([trie.allowing(trie.trie.allow(alive)) for trie in split.tries])
+    split = Forest([trie.filtered(trie.trie.allow(alive)) for trie in split.tries])
     ours = answers(split, generate(decoder, z, split, 7, stop=stop))
     theirs = answers(whole, generate(decoder, z, whole, 7, stop=stop))
     for own, other in zip(ours, theirs, strict=True):
@@ -264,7 +272,7 @@ def test_of_equal_scores_lower_codes_win(decoder: Decoder) -> None:
 @pytest.mark.parametrize("stop", [None, 1, len(SIZES)])
 def test_nothing_to_find(decoder: Decoder, stop: int | None) -> None:
     empty, full = forest(pool(0)), forest(pool(50))
-    nothing = Forest([trie.allowing(trie.trie.allow(np.zeros(50, dtype=bool))) for trie in full.tries])
+    nothing = Forest([trie.filtered(trie.trie.allow(np.zeros(50, dtype=bool))) for trie in full.tries])
     beside = Forest([*empty.tries, *full.tries])
     for trees in (empty, nothing):
         assert answers(trees, generate(decoder, queries(2), trees, 5, stop=stop)) == [{}, {}]

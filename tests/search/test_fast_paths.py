@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genius.errors import BadInput
-from genius.search.leaves import top
-from genius.search.lookup import Tables, lookup
-from genius.search.rerank import products
-from genius.search.sorting import sort_codes
+from genius.search.arrays import top_k
+from genius.search.codebooks import Codebooks
+from genius.search.lookup import lookup
+from genius.search.rank import products
 from genius.search.trie import Trie
+from genius.search.trie.sorting import sort_codes
 
 SIZES = (3, 20, 50, 60)
 
@@ -39,21 +40,22 @@ def test_the_best_of_large_families_are_those_of_all_children(
     assert trie.tree_levels == (3 if items == 20_000 else 2)  # children in the tree, and below it
     scores = rng.integers(-values, values + 1, beam).astype(np.float32) / 7
     table = rng.integers(-values, values + 1, SIZES[2]).astype(np.float32) / 3
-    node = np.sort(rng.choice(trie.fans.paths(2)[0], beam, replace=False))
+    node = np.sort(rng.choice(trie.child_tables.prefixes(2)[0], beam, replace=False))
     allowed = None if share == 1 else trie.allow(rng.random(items) < share)
     children = trie.children(trie.nodes(2, node))
     total = np.repeat(scores, children.counts)
     total = (total if children.heads is None else total[children.heads[:-1]]) + table[children.code]
-    expected = top(total, beam, None if allowed is None else children.having(allowed))
+    expected = top_k(total, beam, None if allowed is None else children.with_allowed(allowed))
     nodes = children.take(expected)
 
-    def may(first: Any, last: Any) -> Any:
+    def is_allowed(first: Any, last: Any) -> Any:
         assert allowed is not None
         if trie.tree_levels == 3:
             first, last = trie.node_start[first], trie.node_start[first + 1]
         return allowed.count(first, last) > 0
 
-    best = trie.fans.best(2, node, scores, table, beam, None if allowed is None else may)
+    check = None if allowed is None else is_allowed
+    best = trie.child_tables.best_children(2, node, scores, table, beam, check)
     if best is not None:
         assert np.array_equal(best[2], total[expected])
         if trie.tree_levels == 3:
@@ -72,7 +74,7 @@ def test_large_families_are_used_and_few_children_looked_at(monkeypatch: pytest.
     monkeypatch.setattr(Trie, "children", lambda self, nodes: seen.append(nodes.level) or plain(self, nodes))
     quick = lookup(trie, tables, 40, stop=3)
     assert seen == []
-    monkeypatch.setattr("genius.search.fan.WORTH", 10**9)
+    monkeypatch.setattr("genius.search.trie.child_tables.MIN_CHILDREN_PER_BEAM", 10**9)
     slow = lookup(trie, tables, 40, stop=3)
     assert seen == [2]
     assert np.array_equal(quick.positions, slow.positions)
@@ -115,7 +117,7 @@ def test_lengths_by_pairs_are_those_of_the_sums() -> None:
     books = [rng.normal(size=(size, 16)).astype(np.float32) for size in (3, 20, 20, 30, 7)]
     codes = np.stack([rng.integers(0, len(book), 200) for book in books], 1).astype(np.uint16)
     sums = sum(book[codes[:, level]] for level, book in enumerate(books))
-    np.testing.assert_allclose(Tables(books).lengths(codes), np.linalg.norm(sums, axis=1), rtol=1e-5)
+    np.testing.assert_allclose(Codebooks(books).lengths(codes), np.linalg.norm(sums, axis=1), rtol=1e-5)
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
@@ -123,8 +125,9 @@ def test_lighter_weights_find_nearly_the_same(precision: str) -> None:
     torch = pytest.importorskip("torch")
     from genius.decode.initial import initialise
     from genius.decode.model import Decoder, DecoderShape
-    from genius.search.run import Options, Searcher
-    from genius.search.segment import Segment
+    from genius.search.options import SearchOptions
+    from genius.search.searcher import Searcher
+    from genius.search.segment import TrieSegment
 
     rng = np.random.default_rng(0)
     shape = DecoderShape(12, SIZES, layers=2, width=32, heads=2, head_width=16, feed_forward=64, prefix=4)
@@ -133,9 +136,9 @@ def test_lighter_weights_find_nearly_the_same(precision: str) -> None:
     for parameter in decoder.parameters():
         parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
     books = [rng.normal(size=(size, 12)).astype(np.float32) for size in SIZES]
-    pool, z = [Segment(Trie.build(dense(5000, 1), SIZES))], rng.normal(size=(20, 12)).astype(np.float32)
+    pool, z = [TrieSegment(Trie.build(dense(5000, 1), SIZES))], rng.normal(size=(20, 12)).astype(np.float32)
     before = {name: value.clone() for name, value in decoder.state_dict().items()}
-    options = Options("generate", beam=30, k=10)
+    options = SearchOptions("generate", beam=30, k=10)
     plain = Searcher(books, decoder).search(pool, z, options)
     light = Searcher(books, decoder, precision=precision).search(pool, z, options)
     same = [len(set(a.rows) & set(b.rows)) / 10 for a, b in zip(plain, light, strict=True)]

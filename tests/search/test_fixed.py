@@ -13,12 +13,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from genius.decode.initial import initialise
 from genius.decode.model import Decoder, DecoderShape
 from genius.search.beam import DecoderScorer, beam_search
-from genius.search.fixed import DENSE, Answers, FixedDecoder, FixedLookup, Widths, chosen_widths, top_places
-from genius.search.leaves import Leaves
-from genius.search.lookup import Tables, lookup
-from genius.search.shelf import FixedTrie
-from genius.search.tensors import Forest, TensorTrie
+from genius.search.candidates import Candidates
+from genius.search.codebooks import Codebooks
+from genius.search.gpu.fixed_decoder import FixedDecoder
+from genius.search.gpu.fixed_lookup import MIN_DENSITY, FixedLookup
+from genius.search.gpu.fixed_trie import FixedTrie
+from genius.search.gpu.steps import CandidateTensors, FixedShape, choose_shape, ordered_top_k
+from genius.search.lookup import lookup
 from genius.search.trie import Trie
+from genius.search.trie.tensors import Forest, TensorTrie
 
 SIZES = (3, 17, 11, 11, 11)
 DIM = 12
@@ -32,9 +35,11 @@ def pool(items: int, sizes: tuple[int, ...] = SIZES, seed: int = 0) -> Codes:
     return codes
 
 
-def books(sizes: tuple[int, ...] = SIZES) -> Tables:
+def books(sizes: tuple[int, ...] = SIZES) -> Codebooks:
     rng = np.random.default_rng(1)
-    return Tables([rng.normal(size=(size, DIM)).astype(np.float32) / (1 + n) for n, size in enumerate(sizes)])
+    return Codebooks(
+        [rng.normal(size=(size, DIM)).astype(np.float32) / (1 + n) for n, size in enumerate(sizes)]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -55,14 +60,14 @@ def everything(count: int, size: int = 3) -> torch.Tensor:
     return torch.ones(count, size, dtype=torch.bool)
 
 
-def found(answers: Answers, query: int) -> dict[int, float]:
+def found(answers: CandidateTensors, query: int) -> dict[int, float]:
     there = answers.scores[query] > -torch.inf
     positions = answers.positions[query][there]
     assert (positions.diff() > 0).all()
     return dict(zip(positions.tolist(), answers.scores[query][there].tolist(), strict=True))
 
 
-def best(leaves: Leaves, k: int) -> dict[int, float]:
+def best(leaves: Candidates, k: int) -> dict[int, float]:
     few = leaves.best(k)
     return dict(zip(few.positions.tolist(), few.scores.tolist(), strict=True))
 
@@ -73,10 +78,14 @@ def test_decoder_equals_the_plain_search(decoder: Decoder, stop: int, items: int
     trie, z, wanted = Trie.build(pool(items), SIZES), queries(4), everything(4)
     wanted[1] = torch.tensor([False, True, True])
     fixed = FixedDecoder(
-        FixedTrie(trie, books(), "cpu"), books(), decoder, Widths(beam, 10, stop, items, items), suffixes=True
+        FixedTrie(trie, books(), "cpu"),
+        books(),
+        decoder,
+        FixedShape(beam, 10, stop, items, items),
+        suffixes=True,
     )
     answers = fixed(z, wanted)
-    assert answers.sure.all()
+    assert answers.exact.all()
     forest = Forest([TensorTrie(trie)])
     plain = beam_search(DecoderScorer(decoder, z), forest, 4, beam, stop=stop, modalities=wanted)[0]
     for query, leaves in enumerate(plain):
@@ -87,15 +96,15 @@ def test_decoder_equals_the_plain_search(decoder: Decoder, stop: int, items: int
 def test_leaves_by_their_codes(decoder: Decoder) -> None:
     trie, z, tables = Trie.build(pool(3000), SIZES), queries(3), books()
     for stop in (2, 3, 5):
-        widths = Widths(20, 10, stop, 3000, 3000)
-        answers = FixedDecoder(FixedTrie(trie, tables, "cpu"), tables, decoder, widths, suffixes=False)(
+        shape = FixedShape(20, 10, stop, 3000, 3000)
+        answers = FixedDecoder(FixedTrie(trie, tables, "cpu"), tables, decoder, shape, suffixes=False)(
             z, everything(3)
         )
         forest = Forest([TensorTrie(trie)])
         plain = beam_search(DecoderScorer(decoder, z), forest, 3, 20, stop=stop, suffixes=False)[0]
         for query, leaves in enumerate(plain):
             cosine = tables.cosine(z[query].numpy(), trie.codes(leaves.positions))
-            assert found(answers, query) == pytest.approx(best(leaves.rescored(cosine), 10), abs=1e-5)
+            assert found(answers, query) == pytest.approx(best(leaves.with_scores(cosine), 10), abs=1e-5)
 
 
 @pytest.mark.parametrize("stop", [2, 3, 4])
@@ -104,42 +113,44 @@ def test_lookup_equals_the_plain_search(stop: int, items: int, beam: int) -> Non
     trie, z, tables = Trie.build(pool(items), SIZES), queries(5), books()
     wanted = everything(5)
     wanted[3] = torch.tensor([True, False, False])
-    widths = Widths(beam, 10, stop, items, items)
-    answers = FixedLookup(FixedTrie(trie, tables, "cpu"), tables, widths)(z, wanted)
-    assert answers.sure.float().mean() >= 0.8  # the others must be asked in the plain way
-    for query, own in enumerate(tables.of(z.numpy())):
+    shape = FixedShape(beam, 10, stop, items, items)
+    answers = FixedLookup(FixedTrie(trie, tables, "cpu"), tables, shape)(z, wanted)
+    assert answers.exact.float().mean() >= 0.8  # the others must be asked in the plain way
+    for query, own in enumerate(tables.tables(z.numpy())):
         leaves = lookup(trie, own, beam, stop=stop, modalities=wanted[query].numpy())
-        if answers.sure[query]:
+        if answers.exact[query]:
             assert int(answers.leaves[query]) == len(leaves)
             assert found(answers, query) == pytest.approx(best(leaves, 10), abs=1e-5)
 
 
-def test_on_a_shelf_all_children_are_looked_at() -> None:
+def test_at_a_dense_level_all_children_are_looked_at() -> None:
     sizes = (3, 17, 200, 11)
     trie, z, tables = Trie.build(pool(1500, sizes), sizes), queries(5), books(sizes)
     fixed, level = FixedTrie(trie, tables, "cpu"), trie.tree_levels
-    assert level == 2 and fixed.shelves[level].filled < DENSE
-    answers = FixedLookup(fixed, tables, Widths(40, 10, 3, 1500, children=1))(z, everything(5))
-    assert answers.sure.all()
-    for query, own in enumerate(tables.of(z.numpy())):
+    assert level == 2 and fixed.dense_levels[level].density < MIN_DENSITY
+    answers = FixedLookup(fixed, tables, FixedShape(40, 10, 3, 1500, children=1))(z, everything(5))
+    assert answers.exact.all()
+    for query, own in enumerate(tables.tables(z.numpy())):
         assert found(answers, query) == pytest.approx(best(lookup(trie, own, 40, stop=3), 10), abs=1e-5)
 
 
 def test_what_does_not_fit_is_reported(decoder: Decoder) -> None:
     trie, z = Trie.build(pool(3000), SIZES), queries(3)
     fixed = FixedTrie(trie, books(), "cpu")
-    narrow = FixedDecoder(fixed, books(), decoder, Widths(20, 10, 3, 30, 3000), suffixes=True)(
+    narrow = FixedDecoder(fixed, books(), decoder, FixedShape(20, 10, 3, 30, 3000), suffixes=True)(
         z, everything(3)
     )
-    assert narrow.sure.all() and (narrow.leaves > 30).all()
+    assert narrow.exact.all() and (narrow.leaves > 30).all()
     assert (narrow.scores > -torch.inf).all()
-    wide = FixedDecoder(fixed, books(), decoder, Widths(20, 10, 3, 3000, 3000), suffixes=True)(
+    wide = FixedDecoder(fixed, books(), decoder, FixedShape(20, 10, 3, 3000, 3000), suffixes=True)(
         z, everything(3)
     )
     common = [len(found(narrow, q).keys() & found(wide, q).keys()) for q in range(3)]
     assert sum(common) >= 10  # the best prefixes keep their items
-    few = FixedDecoder(fixed, books(), decoder, Widths(20, 10, 5, 3000, 4), suffixes=True)(z, everything(3))
-    assert not few.sure.any()
+    few = FixedDecoder(fixed, books(), decoder, FixedShape(20, 10, 5, 3000, 4), suffixes=True)(
+        z, everything(3)
+    )
+    assert not few.exact.any()
 
 
 def test_of_equal_scores_the_lowest_order_wins() -> None:
@@ -148,7 +159,7 @@ def test_of_equal_scores_the_lowest_order_wins() -> None:
         scores = torch.from_numpy(rng.integers(-values, values + 1, (4, 300)).astype(np.float32)) * -0.5
         scores[scores > 100] = -torch.inf
         order = torch.from_numpy(np.stack([rng.permutation(1000)[:300] for _ in range(4)]))
-        rank, best, place = top_places(scores, order, 20)
+        rank, best, place = ordered_top_k(scores, order, 20)
         for row in range(4):
             expected = sorted(range(300), key=lambda i: (-float(scores[row, i]), int(order[row, i])))[:20]
             expected = sorted(expected, key=lambda i: int(order[row, i]))
@@ -180,11 +191,11 @@ def watched(run: Any, count: int) -> tuple[int, int]:
 def test_operations_depend_on_nothing_and_nothing_waits(decoder: Decoder) -> None:
     def count(queried: int, beam: int, items: int, kind: str) -> tuple[int, int]:
         trie = FixedTrie(Trie.build(pool(items), SIZES), books(), "cpu")
-        assert trie.trie.tree_levels == 3
-        widths = Widths(beam, 10, 3, 200, 200)
+        assert trie.tree_levels == 3
+        shape = FixedShape(beam, 10, 3, 200, 200)
         if kind == "lookup":
-            return watched(FixedLookup(trie, books(), widths), queried)
-        return watched(FixedDecoder(trie, books(), decoder, widths, suffixes=kind == "suffixes"), queried)
+            return watched(FixedLookup(trie, books(), shape), queried)
+        return watched(FixedDecoder(trie, books(), decoder, shape, suffixes=kind == "suffixes"), queried)
 
     for kind, most in (("lookup", 135), ("codes", 340), ("suffixes", 460)):
         counts = {count(1, 5, 4000, kind), count(1, 50, 4000, kind), count(8, 50, 8000, kind)}
@@ -193,8 +204,8 @@ def test_operations_depend_on_nothing_and_nothing_waits(decoder: Decoder) -> Non
         assert operations <= most, f"{kind} takes {operations} operations"
 
 
-def test_widths_follow_the_pool() -> None:
+def test_the_shape_follows_the_pool() -> None:
     small = FixedTrie(Trie.build(pool(300), SIZES), books(), "cpu")
     large = FixedTrie(Trie.build(pool(20_000), SIZES), books(), "cpu")
-    assert chosen_widths(small, 10, 5, 8).stop < chosen_widths(large, 10, 5, 8).stop
-    assert chosen_widths(large, 10, 5, 8, stop=3).stop == 3
+    assert choose_shape(small, 10, 5, 8).stop < choose_shape(large, 10, 5, 8).stop
+    assert choose_shape(large, 10, 5, 8, stop=3).stop == 3

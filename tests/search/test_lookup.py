@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from genius.errors import BadInput
+from genius.search.arrays import top_k
 from genius.search.beam import TableScorer, beam_search
-from genius.search.leaves import Leaves, top
-from genius.search.lookup import Tables, lookup
-from genius.search.tensors import Forest, TensorTrie
+from genius.search.candidates import Candidates
+from genius.search.codebooks import Codebooks
+from genius.search.lookup import lookup
 from genius.search.trie import Trie
+from genius.search.trie.tensors import Forest, TensorTrie
 
 SIZES = (3, 20, 12, 12, 300)
 Codes = NDArray[np.int64]
@@ -50,15 +52,15 @@ def naive_beam(codes: Codes, rows: list[NDArray[np.float32]], beam: int, stop: i
     return {row for row, item in enumerate(codes.tolist()) if tuple(item[:stop]) in prefixes}
 
 
-def by_row(trie: Trie, leaves: Leaves) -> dict[int, float]:
+def by_row(trie: Trie, leaves: Candidates) -> dict[int, float]:
     assert np.all(np.diff(leaves.positions) > 0)
     return dict(zip(trie.rows(leaves.positions).tolist(), leaves.scores.tolist(), strict=True))
 
 
-def batched(trie: Trie, rows: list[NDArray[np.float32]], beam: int, **options: Any) -> Leaves:
+def batched(trie: Trie, rows: list[NDArray[np.float32]], beam: int, **options: Any) -> Candidates:
     """The same search by the torch path, twice in a batch."""
     scorer = TableScorer([torch.from_numpy(row).expand(2, -1) for row in rows])
-    forest = Forest([TensorTrie(trie).allowing(options.pop("allowed", None))])
+    forest = Forest([TensorTrie(trie).filtered(options.pop("allowed", None))])
     if options.get("modalities") is not None:
         options["modalities"] = torch.from_numpy(options["modalities"]).expand(2, -1)
     ((first, second),) = beam_search(scorer, forest, 2, beam, **options)
@@ -159,11 +161,11 @@ def test_tables_are_products_with_the_code_vectors() -> None:
     rng = np.random.default_rng(0)
     books = [rng.normal(size=(size, 6)).astype(np.float32) for size in SIZES]
     z = rng.normal(size=(4, 6)).astype(np.float32)
-    for query, rows in zip(z, Tables(books).of(z), strict=True):
+    for query, rows in zip(z, Codebooks(books).tables(z), strict=True):
         for row, book in zip(rows, books, strict=True):
             np.testing.assert_allclose(row, book @ query, atol=1e-5)
     with pytest.raises(BadInput, match="width 6"):
-        Tables(books).of(z[:, :5])
+        Codebooks(books).tables(z[:, :5])
 
 
 @settings(max_examples=100, deadline=None)
@@ -171,13 +173,13 @@ def test_tables_are_products_with_the_code_vectors() -> None:
 def test_top_picks_the_largest_and_the_first_of_equal_ones(n: int, k: int, seed: int, values: int) -> None:
     scores = np.random.default_rng(seed).integers(0, values, n).astype(np.float32)
     expected = np.sort(np.argsort(-scores, kind="stable")[:k])
-    assert np.array_equal(top(scores, k), expected)
-    assert np.array_equal(top(np.concatenate([scores, scores]), k, np.arange(n, 2 * n)), expected + n)
+    assert np.array_equal(top_k(scores, k), expected)
+    assert np.array_equal(top_k(np.concatenate([scores, scores]), k, np.arange(n, 2 * n)), expected + n)
 
 
 @pytest.mark.parametrize("most", [0, 8192])
 def test_cosine_is_that_of_the_summed_code_vectors(monkeypatch, most):
-    monkeypatch.setattr("genius.search.lookup.GRAM_CODES", most)
+    monkeypatch.setattr("genius.search.codebooks.GRAM_CODES", most)
     rng = np.random.default_rng(3)
     books = [rng.standard_normal((size, 16)).astype(np.float32) for size in (3, 7, 7)]
     codes = np.stack([rng.integers(0, len(book), 40) for book in books], axis=1).astype(np.uint16)
@@ -185,4 +187,4 @@ def test_cosine_is_that_of_the_summed_code_vectors(monkeypatch, most):
     z /= np.linalg.norm(z)
     sums = sum(book[codes[:, level]] for level, book in enumerate(books))
     expected = sums @ z / np.linalg.norm(sums, axis=1)
-    np.testing.assert_allclose(Tables(books).cosine(z, codes), expected, atol=1e-5)
+    np.testing.assert_allclose(Codebooks(books).cosine(z, codes), expected, atol=1e-5)

@@ -11,12 +11,15 @@ import torch
 
 from genius.decode.initial import initialise
 from genius.decode.model import Decoder, DecoderShape
-from genius.search import run
-from genius.search.fixed import FixedLookup, Widths
-from genius.search.replay import Replay
-from genius.search.run import Options, Searcher
-from genius.search.segment import Segment
-from genius.search.shelf import FixedTrie
+from genius.search import searcher as searcher_module
+from genius.search.gpu.fixed_lookup import FixedLookup
+from genius.search.gpu.fixed_trie import FixedTrie
+from genius.search.gpu.replay import GraphReplay
+from genius.search.gpu.steps import FixedShape
+from genius.search.options import SearchOptions
+from genius.search.plan import plan_search
+from genius.search.searcher import Searcher
+from genius.search.segment import TrieSegment
 from genius.search.trie import Trie
 
 SIZES = (3, 17, 11, 11)
@@ -37,8 +40,13 @@ class World:
         self.searcher = Searcher(books, decoder)
         self.trie = Trie.build(self.codes, SIZES)
 
-    def search(self, options: Options, segments: Any = None, **more: Any) -> Any:
-        pool = segments or [Segment(self.trie)]
+    def program(self, options: SearchOptions, trie: Trie | None = None) -> GraphReplay:
+        plan = plan_search(options, self.searcher.gpu).fixed
+        assert plan is not None
+        return self.searcher.programs.get(trie or self.trie, plan)
+
+    def search(self, options: SearchOptions, segments: Any = None, **more: Any) -> Any:
+        pool = segments or [TrieSegment(self.trie)]
         return self.searcher.search(pool, self.z, options, phi=self.z, fetch=self.vectors, **more)
 
 
@@ -50,7 +58,7 @@ def world() -> World:
 @pytest.mark.parametrize("method", ["lookup", "generate"])
 @pytest.mark.parametrize("rerank", ["none", "codes", "vectors"])
 def test_answers_as_the_plain_search(world: World, method: Any, rerank: Any) -> None:
-    plain = Options(method, rerank, beam=40, k=10, stop=3, leaves=ITEMS, reranked=ITEMS)
+    plain = SearchOptions(method, rerank, beam=40, k=10, stop=3, leaves=ITEMS, reranked=ITEMS)
     found = world.search(replace(plain, fixed=True))
     for ours, theirs in zip(found, world.search(plain), strict=True):
         np.testing.assert_allclose(ours.scores, theirs.scores, atol=1e-4)
@@ -59,7 +67,7 @@ def test_answers_as_the_plain_search(world: World, method: Any, rerank: Any) -> 
 
 
 def test_modalities_and_what_it_cannot_do(world: World) -> None:
-    plain = Options("generate", beam=20, k=5)
+    plain = SearchOptions("generate", beam=20, k=5)
     fixed = replace(plain, fixed=True)
     wanted = np.zeros((9, 3), dtype=bool)
     wanted[np.arange(9), np.arange(9) % 3] = True
@@ -75,16 +83,16 @@ def test_modalities_and_what_it_cannot_do(world: World) -> None:
 def test_it_is_for_gpus_and_for_segments_that_suit_it(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     asked: list[int] = []
-    replay = Searcher._replay
+    fixed = Searcher._fixed
 
-    def noted(self: Searcher, segment: Segment, *rest: Any) -> Any:
+    def noted(self: Searcher, segment: TrieSegment, *rest: Any) -> Any:
         asked.append(segment.trie.items)
-        return replay(self, segment, *rest)
+        return fixed(self, segment, *rest)
 
-    monkeypatch.setattr(Searcher, "_replay", noted)
-    options = Options("generate", "codes", beam=40, k=10, stop=3, leaves=ITEMS, reranked=ITEMS)
+    monkeypatch.setattr(Searcher, "_fixed", noted)
+    options = SearchOptions("generate", "codes", beam=40, k=10, stop=3, leaves=ITEMS, reranked=ITEMS)
     large, small = np.arange(ITEMS - 500), np.arange(ITEMS - 500, ITEMS)
-    two = [Segment(Trie.build(world.codes[rows], SIZES, rows)) for rows in (large, small)]
+    two = [TrieSegment(Trie.build(world.codes[rows], SIZES, rows)) for rows in (large, small)]
     whole, parts = world.search(options), world.search(options, two)
     assert not asked  # this searcher is on the CPU
     world.searcher.gpu = True  # as on a GPU
@@ -95,37 +103,37 @@ def test_it_is_for_gpus_and_for_segments_that_suit_it(monkeypatch: pytest.Monkey
             assert (ours.scores >= theirs.scores - 1e-4).all()  # each of two segments has beams of its own
         asked.clear()
     world.searcher.warm(two, options)
-    program = world.searcher.recorded(two[0].trie, replace(options, k=3))
-    assert sorted(program._recorded) == [1, 4, 16, 64, 256]  # a smaller k is cut from the same program
+    program = world.program(replace(options, k=3), two[0].trie)
+    assert sorted(program._recordings) == [1, 4, 16, 64, 256]  # a smaller k is cut from the same program
     world.search(replace(options, stop=1))
     world.search(replace(options, fixed=False))
     assert not asked
     deep = replace(options, rerank="none")
     world.search(deep)
     assert asked == [ITEMS]
-    program = world.searcher.recorded(world.trie, replace(deep, k=3))
-    assert program.buckets == (1, 4, 16, 64) and len(program._recorded) == 1
+    program = world.program(replace(deep, k=3))
+    assert program.batch_sizes == (1, 4, 16, 64) and len(program._recordings) == 1
 
 
 @pytest.mark.parametrize("method", ["lookup", "generate"])
-def test_what_is_not_sure_is_asked_again_and_scored_alike(
+def test_queries_without_exact_beams_are_searched_again_and_scored_alike(
     monkeypatch: pytest.MonkeyPatch, method: Any
 ) -> None:
     world = World()
-    plain = Options(method, "codes", beam=40, k=10, stop=3, leaves=ITEMS, reranked=ITEMS)
+    plain = SearchOptions(method, "codes", beam=40, k=10, stop=3, leaves=ITEMS, reranked=ITEMS)
     expected, fixed = world.search(plain), replace(plain, fixed=True)
     replayed = world.search(fixed)
-    program = world.searcher.recorded(world.trie, fixed)
+    program = world.program(fixed)
     run = program._run
 
-    def unsure(z: Any, wanted: Any) -> Any:
+    def inexact(z: Any, wanted: Any) -> Any:
         out = run(z, wanted)
         out[::2, -1] = 0
         return out
 
-    monkeypatch.setattr(program, "_run", unsure)
-    for query, (ours, sure, theirs) in enumerate(zip(world.search(fixed), replayed, expected, strict=True)):
-        same = theirs if query % 2 == 0 else sure
+    monkeypatch.setattr(program, "_run", inexact)
+    for query, (ours, exact, theirs) in enumerate(zip(world.search(fixed), replayed, expected, strict=True)):
+        same = theirs if query % 2 == 0 else exact
         assert ours.rows.tolist() == same.rows.tolist()
         np.testing.assert_array_equal(ours.scores, same.scores)
         np.testing.assert_allclose(ours.scores, theirs.scores, atol=1e-5)
@@ -133,37 +141,39 @@ def test_what_is_not_sure_is_asked_again_and_scored_alike(
 
 def test_few_queries_are_looked_up_by_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     world, devices = World(), []
-    lookup = run.by_lookup
+    lookup = searcher_module.search_by_lookup
 
     def noted(*args: Any, device: str, **rest: Any) -> Any:
         devices.append(device)
         return lookup(*args, device="cpu", **rest)
 
-    monkeypatch.setattr(run, "by_lookup", noted)
+    monkeypatch.setattr(searcher_module, "search_by_lookup", noted)
     world.searcher.device = "cuda"
     for batch in (1, 8, 9):
-        world.searcher.search([Segment(world.trie)], world.z[:batch], Options(beam=20, fixed=False))
+        world.searcher.search([TrieSegment(world.trie)], world.z[:batch], SearchOptions(beam=20, fixed=False))
     assert devices == ["cpu", "cpu", "cuda"]
 
 
 def test_a_program_is_made_once(world: World) -> None:
-    options = Options("lookup", beam=20, k=5, fixed=True)
-    first = world.searcher.recorded(world.trie, options)
-    assert world.searcher.recorded(world.trie, options) is first
-    assert world.searcher.recorded(world.trie, replace(options, beam=21)) is not first
+    options = SearchOptions("lookup", beam=20, k=5, fixed=True)
+    first = world.program(options)
+    assert world.program(options) is first
+    assert world.program(replace(options, beam=21)) is not first
 
 
 def test_batches_of_any_size_are_padded_to_a_recorded_one(world: World) -> None:
     calls: list[int] = []
     program = FixedLookup(
-        FixedTrie(world.trie, world.searcher.tables, "cpu"), world.searcher.tables, Widths(20, 5, 3, 400, 400)
+        FixedTrie(world.trie, world.searcher.codebooks, "cpu"),
+        world.searcher.codebooks,
+        FixedShape(20, 5, 3, 400, 400),
     )
 
     def noted(z: torch.Tensor, wanted: torch.Tensor) -> Any:
         calls.append(len(z))
         return program(z, wanted)
 
-    replay = Replay(noted, DIM, 3, "cpu", buckets=(2, 4)).warm()
+    replay = GraphReplay(noted, DIM, 3, "cpu", batch_sizes=(2, 4)).warm()
     calls.clear()
     whole = replay(world.z)
     assert calls == [4, 4, 2]
@@ -173,15 +183,15 @@ def test_batches_of_any_size_are_padded_to_a_recorded_one(world: World) -> None:
         np.testing.assert_allclose(one.scores[0], whole.scores[query], atol=1e-6)
 
 
-def test_what_is_not_sure_is_asked_again() -> None:
+def test_queries_without_exact_beams_are_searched_again() -> None:
     world = World()
-    plain = Options("generate", beam=30, k=10, stop=4)
+    plain = SearchOptions("generate", beam=30, k=10, stop=4)
     few = replace(plain, fixed=True)
-    program: Any = world.searcher.recorded(world.trie, few).program
-    program.trie.shelves.clear()
-    program.widths = replace(program.widths, children=3)  # too few for any query
-    found = world.searcher.recorded(world.trie, few)(world.z)
-    assert not found.sure.any()
+    program: Any = world.program(few).program
+    program.trie.dense_levels.clear()
+    program.shape = replace(program.shape, children=3)  # too few for any query
+    found = world.program(few)(world.z)
+    assert not found.exact.any()
     for ours, theirs in zip(world.search(few), world.search(plain), strict=True):
         assert ours.rows.tolist() == theirs.rows.tolist()
 
@@ -189,11 +199,11 @@ def test_what_is_not_sure_is_asked_again() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("method", ["lookup", "generate"])
 def test_a_recorded_graph_answers_as_the_cpu(world: World, method: Any) -> None:
-    options = Options(method, beam=20, k=10, stop=3, fixed=True)
+    options = SearchOptions(method, beam=20, k=10, stop=3, fixed=True)
     expected = world.search(options)
     gpu = World()
     gpu.searcher = Searcher(
-        [gpu.searcher.tables.vectors[level] for level in gpu.searcher.tables.levels],
+        [gpu.searcher.codebooks.vectors[level] for level in gpu.searcher.codebooks.levels],
         gpu.searcher.decoder,
         "cuda",
     )
@@ -206,10 +216,10 @@ def test_a_compiled_program_is_compiled_whole_and_answers_alike(
 ) -> None:
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr(torch, "compile", lambda function, **named: (asked.append(named), function)[1])
-    options = Options("generate", "codes", beam=40, k=10, fixed=True)
+    options = SearchOptions("generate", "codes", beam=40, k=10, fixed=True)
     plain = world.search(options)
     assert not asked
     compiled = Searcher(world.books, world.searcher.decoder, compiled=True)
-    found = compiled.search([Segment(world.trie)], world.z, options)
+    found = compiled.search([TrieSegment(world.trie)], world.z, options)
     assert asked == [{"fullgraph": True, "dynamic": False}]
     assert all(np.array_equal(a.rows, b.rows) for a, b in zip(found, plain, strict=True))

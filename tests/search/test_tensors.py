@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genius.search.tensors import Ranges, TensorTrie, spread, top
 from genius.search.trie import Nodes, Trie
+from genius.search.trie.tensors import Ranges, TensorTrie, spread_ranges, top_k_columns
 
 
 @settings(max_examples=100, deadline=None)
@@ -20,7 +20,7 @@ def test_children_equal_those_of_numpy(items: int, sizes: tuple[int, ...], seed:
     trie = Trie.build((rng.random((items, len(sizes))) ** 3 * sizes).astype(np.int64), sizes)
     mask = rng.random(items) < 0.5
     for allowed in (None, trie.allow(mask)):
-        tensors = TensorTrie(trie).allowing(allowed)
+        tensors = TensorTrie(trie).filtered(allowed)
         batch: list[Nodes] = [trie.root(), trie.root()]
         ranges = tensors.root(2)
         for level in range(len(sizes)):
@@ -28,7 +28,7 @@ def test_children_equal_those_of_numpy(items: int, sizes: tuple[int, ...], seed:
             chosen = []
             for query, nodes in enumerate(batch):
                 expected = trie.children(nodes)
-                kept = np.arange(len(expected)) if allowed is None else expected.having(allowed)
+                kept = np.arange(len(expected)) if allowed is None else expected.with_allowed(allowed)
                 valid = children.valid[query]
                 assert np.array_equal(children.code[query, valid], expected.code[kept])
                 assert np.array_equal(children.parent[query, valid], expected.parent[kept])
@@ -72,7 +72,9 @@ def test_a_mapped_file_is_shared_not_copied(tmp_path: Path) -> None:
 
 
 def test_spread_pads_to_the_widest_row() -> None:
-    owner, number, valid = spread(torch.tensor([[5, 9, 2], [1, 0, 7]]), torch.tensor([[2, 0, 3], [0, 0, 1]]))
+    owner, number, valid = spread_ranges(
+        torch.tensor([[5, 9, 2], [1, 0, 7]]), torch.tensor([[2, 0, 3], [0, 0, 1]])
+    )
     assert valid.tolist() == [[True] * 5, [True] + [False] * 4]
     assert number.tolist() == [[5, 6, 2, 3, 4], [7, 0, 0, 0, 0]]
     assert owner[valid].tolist() == [0, 0, 2, 2, 2, 2]
@@ -83,7 +85,7 @@ def test_counts_respect_the_filter() -> None:
     mask = np.array([True, False, True, True, False, False])
     ranges = Ranges(torch.tensor([[0, 4]]), torch.tensor([[6, 6]]), torch.tensor([[0, 0]]))
     assert TensorTrie(trie).count(ranges).tolist() == [[6, 2]]
-    assert TensorTrie(trie).allowing(trie.allow(mask)).count(ranges).tolist() == [[3, 0]]
+    assert TensorTrie(trie).filtered(trie.allow(mask)).count(ranges).tolist() == [[3, 0]]
 
 
 @settings(max_examples=60, deadline=None)
@@ -91,4 +93,4 @@ def test_counts_respect_the_filter() -> None:
 def test_top_picks_the_largest_and_the_first_of_equal_ones(n: int, k: int, seed: int, values: int) -> None:
     scores = torch.from_numpy(np.random.default_rng(seed).integers(0, values, (3, n)).astype(np.float32))
     expected = torch.sort(scores, dim=1, descending=True, stable=True).indices[:, :k].sort(1).values
-    assert torch.equal(top(scores, k), expected)
+    assert torch.equal(top_k_columns(scores, k), expected)

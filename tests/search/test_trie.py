@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from genius.errors import BadInput, IndexCorrupt
-from genius.search.trie import Nodes, Trie, ragged
+from genius.search.arrays import ragged_ranges
+from genius.search.trie import Nodes, Trie
 
 Pool = tuple[NDArray[np.int64], tuple[int, ...]]
 
@@ -77,11 +78,11 @@ def test_filter_prunes_exactly_the_prefixes_without_allowed_items(pool: Pool, se
     nodes, fewer = trie.root(), smaller.root()
     for _ in sizes:
         children, expected = trie.children(nodes), smaller.children(fewer)
-        kept = children.having(allowed)
+        kept = children.with_allowed(allowed)
         assert np.array_equal(children.code[kept], expected.code)
         assert np.array_equal(children.parent[kept], expected.parent)
         nodes, fewer = children.take(kept), expected.take()
-    positions = ragged(nodes.start, nodes.end - nodes.start)
+    positions = ragged_ranges(nodes.start, nodes.end - nodes.start)
     assert np.array_equal(trie.rows(positions[allowed.mask[positions]]), smaller.rows(slice(None)))
 
 

@@ -3,10 +3,17 @@
     z (batch, dim) -> projector -> 30 prefix vectors, read by cross-attention
     start, code 0, code 1 … -> self-attention -> logits of level 0, 1, 2 …
 
-Training is one teacher-forced pass (`forward`). Searching goes level by level (`start`, `score_next`,
-`advance`) over many beams of a query at once; the beams share the keys and values of the query's prefix.
-Inside, no value ever travels to the host and every shape follows from the arguments' shapes, so a step can
-be captured in a CUDA graph.
+Training is one teacher-forced pass (`forward`). A search steps through the levels with many beams per query,
+which share the keys and values of the query's prefix:
+
+    state = decoder.start(z)                            one beam per query, no code chosen
+    log_probs = decoder.score_next(state)               of the codes of the next level, for each beam
+    state = decoder.advance(state, parents, codes)      beams reordered and extended by one code each
+    decoder.score_suffix(state, parents, codes)         all remaining codes of known items, in one pass
+
+`start_from`, `read_codes` and `level_rows` are the parts for callers that build their own passes. No step
+copies a value to the host and every shape follows from the arguments' shapes, so a step can be captured in a
+CUDA graph.
 """
 
 from __future__ import annotations
@@ -177,8 +184,8 @@ class Decoder(nn.Module):
         each query, `codes` (batch, n, levels), the logits are (batch, n, sizes[level]).
         """
         several = codes.long() if codes.ndim == 3 else codes[:, None].long()
-        hidden = (self._teach(z, several) * self.shape.width**-0.5).unbind(2)
-        logits = [F.linear(rows, table) for rows, table in zip(hidden, self._tables(), strict=True)]
+        hidden = (self._teacher_forced(z, several) * self.shape.width**-0.5).unbind(2)
+        logits = [F.linear(rows, table) for rows, table in zip(hidden, self._output_rows(), strict=True)]
         return logits if codes.ndim == 3 else [scores[:, 0] for scores in logits]
 
     @torch.no_grad()
@@ -189,7 +196,7 @@ class Decoder(nn.Module):
         `score_next` gives step by step.
         """
         codes = codes.long()
-        hidden = self._teach(z, codes)
+        hidden = self._teacher_forced(z, codes)
         scores = [
             self._log_probabilities(hidden[:, :, level], level).gather(-1, codes[:, :, level, None])
             for level in range(from_level, self.shape.levels)
@@ -202,6 +209,17 @@ class Decoder(nn.Module):
         rows = torch.full((z.shape[0], 1), START, dtype=torch.long, device=z.device)
         cache, cross = self._new_cache(0, z.shape[0]), self._read_prefix(z)
         return DecoderState(0, self._run(0, rows[..., None], cache, cross)[:, :, 0], cache, cross)
+
+    @torch.no_grad()
+    def start_from(self, z: Tensor, codes: Tensor) -> tuple[Tensor, DecoderState]:
+        """`start` and the first `advance` in one pass, with a beam for each of these level-0 `codes` (n,).
+
+        Returns the hidden vectors (batch, width) that score level 0, and the state after it.
+        """
+        rows = torch.stack([torch.full_like(codes, START), codes + self.offsets[0]], -1)
+        cache, cross = self._new_cache(1, len(z) * len(rows)), self._read_prefix(z)
+        hidden = self._run(0, rows.expand(len(z), -1, -1), cache, cross)  # (batch, n, 2, width)
+        return hidden[:, 0, 0], DecoderState(1, hidden[:, :, 1], cache, cross)
 
     @torch.no_grad()
     def score_next(self, state: DecoderState) -> Tensor:
@@ -220,13 +238,19 @@ class Decoder(nn.Module):
         level = state.level + 1
         if level == self.shape.levels:  # nothing left to score
             return DecoderState(level, state.hidden[:, :0], state.cache[:0], state.cross)
-        cache = self._continue(state, parents, 1)
-        rows = codes.long() + self.offsets[level - 1]
-        hidden = self._run(level, rows[..., None], cache, state.cross)[:, :, 0]
-        return DecoderState(level, hidden, cache, state.cross)
+        hidden, cache = self._extend(state, parents, codes.long()[..., None])
+        return DecoderState(level, hidden[:, :, 0], cache, state.cross)
 
     @torch.no_grad()
-    def score_rest(self, state: DecoderState, parents: Tensor, codes: Tensor) -> Tensor:
+    def read_codes(self, state: DecoderState, parents: Tensor, codes: Tensor) -> Tensor:
+        """Hidden vectors (batch, n, times, width) after each of some known codes (batch, n, times).
+
+        Sequence i of a query continues beam `parents[:, i]` (batch, n).
+        """
+        return self._extend(state, parents, codes)[0]
+
+    @torch.no_grad()
+    def score_suffix(self, state: DecoderState, parents: Tensor, codes: Tensor) -> Tensor:
         """Log-probabilities of all codes that are left, in one pass, (batch, n, levels - level), float32.
 
         Sequence i of a query continues beam `parents[:, i]` (batch, n) by the known `codes[:, i]` (batch, n,
@@ -235,23 +259,26 @@ class Decoder(nn.Module):
         codes = codes.long()
         size = self.shape.sizes[state.level]
         scores = [self.score_next(state).flatten(1).gather(1, parents * size + codes[:, :, 0])[..., None]]
-        new = codes.shape[2] - 1
-        if new:
-            rows = codes[:, :, :-1] + self.offsets[state.level : -1]
-            cache = self._continue(state, parents, new)
-            hidden = self._run(state.level + 1, rows, cache, state.cross)
-            for time in range(new):
+        if codes.shape[2] > 1:
+            hidden = self.read_codes(state, parents, codes[:, :, :-1])
+            for time in range(hidden.shape[2]):
                 every = self._log_probabilities(hidden[:, :, time], state.level + 1 + time)
                 scores.append(every.gather(-1, codes[:, :, time + 1, None]))
         return torch.cat(scores, -1)
 
-    def _continue(self, state: DecoderState, parents: Tensor, times: int) -> Tensor:
-        """The caches of the parents (batch, n) with room for `times` more positions."""
+    def level_rows(self, level: int) -> Tensor:
+        """The rows of the embedding of a level's codes, (sizes[level], width); also its output weights."""
+        return self._output_rows()[level]
+
+    def _extend(self, state: DecoderState, parents: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
+        """Hidden vectors of codes (batch, n, times) that continue the parents (batch, n), and their cache."""
         batch, beam = state.hidden.shape[:2]
-        firsts = torch.arange(0, batch * beam, beam, device=parents.device)[:, None]
+        times = codes.shape[2]
+        first = torch.arange(0, batch * beam, beam, device=parents.device)[:, None]
         cache = self._new_cache(state.level + times, parents.numel())
-        torch.index_select(state.cache, 1, (firsts + parents).flatten(), out=cache[: state.level + 1])
-        return cache
+        torch.index_select(state.cache, 1, (first + parents).flatten(), out=cache[: state.level + 1])
+        rows = codes + self.offsets[state.level : state.level + times]
+        return self._run(state.level + 1, rows, cache, state.cross), cache
 
     def _run(self, level: int, rows: Tensor, cache: Tensor, cross: tuple[Cross, ...]) -> Tensor:
         """Hidden vectors (batch, n, time, width) of embedding rows (batch, n, time) from position `level` on.
@@ -269,7 +296,7 @@ class Decoder(nn.Module):
         hidden: Tensor = self.final_norm(x)
         return hidden
 
-    def _teach(self, z: Tensor, codes: Tensor) -> Tensor:
+    def _teacher_forced(self, z: Tensor, codes: Tensor) -> Tensor:
         """Hidden vectors (batch, n, levels, width) of known codes (batch, n, levels), in one pass."""
         start = torch.full_like(codes[:, :, :1], START)
         rows = torch.cat([start, codes[:, :, :-1] + self.offsets[:-1]], dim=-1)
@@ -288,12 +315,12 @@ class Decoder(nn.Module):
         prefix = self.dropout(self.prefix_norm(prefix.to(kind)).to(prefix.dtype))
         return tuple(layer.read_prefix(prefix) for layer in self.layers)  # type: ignore[operator]
 
-    def _tables(self) -> tuple[Tensor, ...]:
+    def _output_rows(self) -> tuple[Tensor, ...]:
         """Each level's rows of the embedding, (sizes[level], width); one split, so one gradient."""
         return torch.split_with_sizes(self.embedding.weight, [SPECIAL_ROWS, *self.shape.sizes])[1:]
 
     def _log_probabilities(self, hidden: Tensor, level: int) -> Tensor:
-        logits = F.linear(hidden * self.shape.width**-0.5, self._tables()[level])
+        logits = F.linear(hidden * self.shape.width**-0.5, self._output_rows()[level])
         return F.log_softmax(logits.float(), dim=-1)
 
     def _new_cache(self, level: int, beams: int) -> Tensor:

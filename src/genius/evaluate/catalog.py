@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from genius.evaluate.examples import Examples
-    from genius.search.run import Options
+    from genius.search.options import SearchOptions
 
 
 DECODER_BEAM = 50  # the paper's
@@ -39,7 +39,7 @@ class BenchModel(Embedding, Protocol):
 
     @property
     def search_defaults(self) -> Mapping[str, Any]:
-        """Fields of `genius.search.run.Options` that served best on validation data."""
+        """Fields of `genius.search.options.SearchOptions` that served best on validation data."""
 
 
 @dataclass
@@ -62,15 +62,15 @@ class Setup:
         """The code vectors of each level."""
         return [book.detach().cpu().numpy() for book in self.model.quantizer.residual.codebooks()]
 
-    def options(self, method: str | None = None, **changes: Any) -> Options:
+    def options(self, method: str | None = None, **changes: Any) -> SearchOptions:
         """The model's default search with some values changed.
 
         Values chosen for lookup, where a wide beam is cheap, do not serve a decoder, nor the other way round:
         a method of the other kind starts from the paper's beam, or from the usual one of lookup.
         """
-        from genius.search.run import Options
+        from genius.search.options import SearchOptions
 
-        known = {field.name for field in fields(Options)}
+        known = {field.name for field in fields(SearchOptions)}
         values = {name: value for name, value in self.model.search_defaults.items() if name in known}
         usual = values.get("method", "lookup")
         if method is not None and (method == "lookup") != (usual == "lookup"):
@@ -78,7 +78,7 @@ class Setup:
         values |= {"method": method or usual}
         if self.beam and values["method"] != "lookup":
             values["beam"] = self.beam
-        return Options(**(values | changes))
+        return SearchOptions(**(values | changes))
 
     def examples(self, *tasks: int) -> Callable[[], Examples]:
         """Train queries of these tasks, read once, when they are first needed."""

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from genius.data.base import Row
 from genius.evaluate.encoding import Pool, Questions
 from genius.evaluate.systems import Found, empty, fill
-from genius.search.run import Options, Searcher
-from genius.search.segment import Segment
+from genius.search.options import SearchOptions
+from genius.search.searcher import Searcher
+from genius.search.segment import TrieSegment
 from genius.search.trie import Trie
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class CodeSearch:
         self,
         name: str,
         codebooks: Sequence[NDArray[Any]],
-        options: Options,
+        options: SearchOptions,
         decoder: Decoder | None = None,
         device: str = "cpu",
         tell_modality: bool = False,
@@ -45,7 +46,7 @@ class CodeSearch:
         self._weights = "" if decoder is None else _weights_of(decoder)
         self._sizes = [len(book) for book in codebooks]
         self._searcher = Searcher(codebooks, decoder, device)
-        self._segments: list[Segment] = []
+        self._segments: list[TrieSegment] = []
         self._vectors: NDArray[np.float16] | None = None
         self._items = 0
 
@@ -61,7 +62,7 @@ class CodeSearch:
 
     def index(self, pool: Pool) -> None:
         """Build the trie of the pool's codes; keep its vectors if they are used."""
-        self._segments = [Segment(Trie.build(pool.codes, self._sizes))]
+        self._segments = [TrieSegment(Trie.build(pool.codes, self._sizes))]
         self._vectors = pool.phi.astype(np.float16) if self._options.rerank == "vectors" else None
         self._items = len(pool)
 

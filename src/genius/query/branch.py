@@ -9,7 +9,7 @@ import numpy as np
 
 from genius.errors import BadInput
 from genius.query.view import PoolView
-from genius.search.segment import Segment
+from genius.search.segment import TrieSegment
 from genius.search.trie import Ints, Nodes
 
 
@@ -56,7 +56,7 @@ def branch(
     )
 
 
-def _descend(segment: Segment, prefix: Sequence[int]) -> Nodes | None:
+def _descend(segment: TrieSegment, prefix: Sequence[int]) -> Nodes | None:
     """The node of a prefix, or None if no item of the segment has it."""
     node = segment.trie.root()
     for code in prefix:
@@ -68,14 +68,16 @@ def _descend(segment: Segment, prefix: Sequence[int]) -> Nodes | None:
     return node
 
 
-def _counts(segment: Segment, nodes: Nodes) -> list[int]:
+def _counts(segment: TrieSegment, nodes: Nodes) -> list[int]:
     """How many visible items each node has."""
     if segment.allowed is None:
         return [int(count) for count in nodes.end - nodes.start]
     return [int(count) for count in segment.allowed.count(nodes.start, nodes.end)]
 
 
-def _child_rows(view: PoolView, found: Sequence[tuple[Segment, Nodes]], code: int, most: int) -> list[int]:
+def _child_rows(
+    view: PoolView, found: Sequence[tuple[TrieSegment, Nodes]], code: int, most: int
+) -> list[int]:
     """Rows of the first items under the child `code` of the nodes."""
     below = []
     for segment, node in found:
@@ -86,7 +88,7 @@ def _child_rows(view: PoolView, found: Sequence[tuple[Segment, Nodes]], code: in
     return _rows(view, below, most)
 
 
-def _rows(view: PoolView, found: Sequence[tuple[Segment, Nodes]], most: int) -> list[int]:
+def _rows(view: PoolView, found: Sequence[tuple[TrieSegment, Nodes]], most: int) -> list[int]:
     """Rows in the truth of the first visible items under the nodes, one node per segment."""
     rows: list[int] = []
     for segment, node in found:
@@ -95,7 +97,7 @@ def _rows(view: PoolView, found: Sequence[tuple[Segment, Nodes]], most: int) -> 
     return rows
 
 
-def _visible(segment: Segment, node: Nodes, most: int) -> Ints:
+def _visible(segment: TrieSegment, node: Nodes, most: int) -> Ints:
     """The first positions under a node that are not removed."""
     start, end = int(node.start[0]), int(node.end[0])
     if segment.allowed is None:

@@ -7,13 +7,13 @@ from dataclasses import fields
 from typing import Any
 
 from genius.errors import BadInput
-from genius.search.run import Options
+from genius.search.options import SearchOptions
 
-_OPTIONS = frozenset(option.name for option in fields(Options))
+_OPTIONS = frozenset(option.name for option in fields(SearchOptions))
 
 
 def default_options(chosen: Mapping[str, Any], *, vectors: bool) -> dict[str, Any]:
-    """Fields of `Options`: those `chosen` for the model on val; re-ranking by vectors where they are kept."""
+    """Fields of `SearchOptions`: those `chosen` for the model on val; re-ranking by vectors if kept."""
     unknown = set(chosen) - _OPTIONS
     if unknown:
         raise BadInput(f"the model's search defaults have unknown fields: {', '.join(sorted(unknown))}")
@@ -26,6 +26,6 @@ def default_options(chosen: Mapping[str, Any], *, vectors: bool) -> dict[str, An
 def describe_options(chosen: Mapping[str, Any], *, vectors: bool) -> dict[str, Any]:
     """The same for people: method, beam and re-ranking are always there, and on what they were chosen."""
     options = default_options(chosen, vectors=vectors)
-    plain = Options(**options)
+    plain = SearchOptions(**options)
     told = {"method": plain.method, "beam": plain.beam, "rerank": plain.rerank} | options
     return told | {"chosen_on": "val" if chosen else "nothing: plain values"}

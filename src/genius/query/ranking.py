@@ -12,9 +12,10 @@ from genius.query.merging import backgrounds, merge_rankings
 from genius.query.subqueries import Subquery
 from genius.query.view import PoolView
 from genius.retrieval_model import RetrievalModel
-from genius.search.found import Found
-from genius.search.lookup import Tables
-from genius.search.run import Options, Searcher
+from genius.search.codebooks import Codebooks
+from genius.search.options import SearchOptions
+from genius.search.rank import RankedItems
+from genius.search.searcher import Searcher
 from genius.types import Modality
 
 Floats = NDArray[np.float32]
@@ -61,7 +62,7 @@ def rank(
     searcher: Searcher,
     model: RetrievalModel,
     queries: Sequence[Sequence[EmbeddedSubquery]],
-    options: Options,
+    options: SearchOptions,
 ) -> list[Ranking]:
     """The best items for each query, which is one sub-query or several that compete."""
     flat = [one for several in queries for one in several]
@@ -70,7 +71,7 @@ def rank(
     for several in queries:
         own = [next(found) for _ in several]
         if len(own) > 1:
-            best = _merge(view, searcher.tables, several, own, options.k)
+            best = _merge(view, searcher.codebooks, several, own, options.k)
         else:
             best = [item for one in own for item in _scored(view, one)]
         ranked.append(Ranking(best, sum(one.beams for one in own), sum(one.leaves for one in own)))
@@ -82,15 +83,15 @@ def _find(
     searcher: Searcher,
     model: RetrievalModel,
     flat: Sequence[EmbeddedSubquery],
-    options: Options,
-) -> list[Found]:
+    options: SearchOptions,
+) -> list[RankedItems]:
     """What each sub-query finds among the items of its modality."""
     if not flat:
         return []
     codes = model.modality_codes
     if any(one.subquery.modality for one in flat) and not view.level_zero_is(codes):
         return [_find_masked(view, searcher, one, options) for one in flat]
-    wanted = np.ones((len(flat), searcher.tables.sizes[0]), dtype=bool)
+    wanted = np.ones((len(flat), searcher.codebooks.sizes[0]), dtype=bool)
     for row, one in enumerate(flat):
         if one.subquery.modality is not None:
             wanted[row] = np.arange(wanted.shape[1]) == codes[one.subquery.modality]
@@ -104,7 +105,9 @@ def _find(
     )
 
 
-def _find_masked(view: PoolView, searcher: Searcher, query: EmbeddedSubquery, options: Options) -> Found:
+def _find_masked(
+    view: PoolView, searcher: Searcher, query: EmbeddedSubquery, options: SearchOptions
+) -> RankedItems:
     """The same for a model whose level 0 is not the modality: items are filtered one by one."""
     modality = query.subquery.modality
     (found,) = searcher.search(
@@ -118,7 +121,7 @@ def _find_masked(view: PoolView, searcher: Searcher, query: EmbeddedSubquery, op
     return found
 
 
-def _scored(view: PoolView, found: Found) -> list[ScoredRow]:
+def _scored(view: PoolView, found: RankedItems) -> list[ScoredRow]:
     rows = view.rows(found.rows)
     return [
         ScoredRow(int(row), float(score), tuple(codes.tolist()))
@@ -127,7 +130,11 @@ def _scored(view: PoolView, found: Found) -> list[ScoredRow]:
 
 
 def _merge(
-    view: PoolView, tables: Tables, several: Sequence[EmbeddedSubquery], found: Sequence[Found], k: int
+    view: PoolView,
+    tables: Codebooks,
+    several: Sequence[EmbeddedSubquery],
+    found: Sequence[RankedItems],
+    k: int,
 ) -> list[ScoredRow]:
     """One ranking of all modalities; the score is the similarity standardized within its modality."""
     competing = [(one.subquery.modality, one) for one in several if one.subquery.modality is not None]
@@ -144,7 +151,9 @@ def _merge(
     ]
 
 
-def _sample_similarity(view: PoolView, tables: Tables, query: EmbeddedSubquery, modality: Modality) -> Floats:
+def _sample_similarity(
+    view: PoolView, tables: Codebooks, query: EmbeddedSubquery, modality: Modality
+) -> Floats:
     """Similarities of the sample of a modality to the query: by vectors, or by codes without them."""
     sample = view.sample(modality)
     if sample.vectors is not None:
@@ -153,7 +162,7 @@ def _sample_similarity(view: PoolView, tables: Tables, query: EmbeddedSubquery, 
     return tables.cosine(query.z, sample.codes)
 
 
-def _similarity(view: PoolView, tables: Tables, query: EmbeddedSubquery, found: Found) -> Floats:
+def _similarity(view: PoolView, tables: Codebooks, query: EmbeddedSubquery, found: RankedItems) -> Floats:
     """The same for the items that were found."""
     if view.has_vectors:
         return _cosines(view.vectors(found.rows), query.phi)

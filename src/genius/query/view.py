@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genius.query.modalities import ModalityCounts
-from genius.search.segment import Segment
+from genius.search.segment import TrieSegment
 from genius.search.trie import Bools, Ints, Trie
 from genius.store.records import MODALITIES
 from genius.store.snapshot import Snapshot
@@ -36,7 +36,9 @@ class GenerationView:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.generation = snapshot.generation
-        self.segment = Segment(Trie.from_arrays(snapshot.generation.arrays))  # keeps what it has on a device
+        self.segment = TrieSegment(
+            Trie.from_arrays(snapshot.generation.arrays)
+        )  # keeps its tensors on a device
         self.items = len(snapshot.runs)  # removed ones included
         self.modalities = ModalityCounts(snapshot.generation.arrays["modality"], self.items)
         self._level_zero: dict[tuple[int, ...], bool] = {}
@@ -80,7 +82,10 @@ class PoolView:
             snapshot.delta.codes, sizes, np.arange(self.settled, self.settled + len(snapshot.delta))
         )
         base = self.base.segment
-        self.segments = [base.restricted(snapshot.alive()) if len(snapshot.gone) else base, Segment(fresh)]
+        self.segments = [
+            base.restricted(snapshot.alive()) if len(snapshot.gone) else base,
+            TrieSegment(fresh),
+        ]
 
     def __len__(self) -> int:
         settled = self.segments[0].allowed

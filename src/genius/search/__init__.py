@@ -1,11 +1,9 @@
-"""Search over stored codes: trie, beams, leaves, re-ranking.
+"""Search over stored codes.
 
-trie.py     the pool's codes as flat arrays          packing.py  how a record is packed into bytes
-sorting.py  the arrays of a trie, in bounded passes  fan.py      the best of large families, unseen the rest
-lookup.py   a beam by tables, in NumPy               tensors.py  tries in torch, several as one
-beam.py     a beam by the decoder, in torch          leaves.py   what a beam finds
-fixed.py    both as programs of fixed shape          shelf.py    the trie they read
-replay.py   those, recorded once for a GPU           found.py    ranked answers, merged
-rerank.py   better scores for what was found         methods.py  lookup, generate, both
-run.py      one front for all of it                  segment.py  a trie and who is visible in it
+options.py   what a caller can choose            plan.py        options resolved into what will run
+searcher.py  runs a plan over a pool's segments  segment.py     a trie and which items are visible in it
+trie/        the codes of a pool as a trie       codebooks.py   the code vectors, and tables for a query
+lookup.py    beam search by tables, in NumPy     decoder.py     beam search by the decoder, or by both
+beam.py      the beam search of batches          gpu/           searches of fixed shape, recorded for GPUs
+rank.py      re-ranking, the k best, merging     candidates.py  what a search finds in one trie
 """

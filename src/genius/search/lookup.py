@@ -1,107 +1,62 @@
-"""Search without a decoder: a beam over the trie by table lookup.
+"""Search without a decoder: a beam over the trie, scored by tables (see `genius.search.codebooks`).
 
-The similarity of a query with an item's codes is a sum over levels,
-
-    <z_q, e_0[c_0] + e_1[c_1] + …> = table_0[c_0] + table_1[c_1] + …,   table_l = codebook_l @ z_q,
-
-so one small matrix product per query scores every prefix. The beam stops once its prefixes are selective:
-then the items under them (the leaves) are scored by all their codes. This is the NumPy path, one query after
-the other; `TableScorer` in `genius.search.beam` does the same for batches on a GPU.
+The beam stops once few items are left under its prefixes; these are then scored by all their codes. `lookup`
+is the NumPy path for one query; `TableScorer` in `genius.search.beam` does the same for batches on a GPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, partial
-from itertools import accumulate, combinations, pairwise
-from typing import Any
+from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
-from genius.errors import BadInput
-from genius.search.leaves import Floats, Leaves, top
-from genius.search.trie import Bools, Filter, Ints, Nodes, Trie, ragged
+from genius.search.arrays import Bools, Floats, Ints, ragged_ranges, top_k
+from genius.search.candidates import Candidates
+from genius.search.segment import TrieSegment
+from genius.search.trie import ItemFilter, Nodes, Trie
 
-GRAM_CODES = 8192  # so many codes at most for tables of the products of all pairs (256 MB)
+LEAVES_PER_BEAM = 32  # items left at which a lookup ends: their codes are read and added up
+
+CandidatesBySegment = list[list[Candidates]]  # for each segment, for each query
 
 
-class Tables:
-    """The code vectors of all levels, ready to be compared with queries."""
+def search_by_lookup(
+    segments: Sequence[TrieSegment],
+    tables: Sequence[Sequence[Floats]],
+    modalities: Bools | None,
+    *,
+    beam: int,
+    leaves: int,
+    stop: int | None,
+    device: str,
+) -> CandidatesBySegment:
+    """Candidates by the similarity of the query with their codes; `tables` has an entry for each query.
 
-    def __init__(self, codebooks: Sequence[NDArray[Any]]) -> None:
-        self.sizes = tuple(len(book) for book in codebooks)
-        self.vectors = np.ascontiguousarray(np.concatenate(codebooks), dtype=np.float32)  # (codes, dim)
-        starts = (0, *accumulate(self.sizes))
-        self.levels = [slice(a, b) for a, b in pairwise(starts)]  # columns of each level
+    On the CPU one query after the other in NumPy, elsewhere the whole batch in torch.
+    """
+    if device == "cpu":
+        allowed = [None] * len(tables) if modalities is None else list(modalities)
+        return [
+            [
+                lookup(s.trie, own, beam, leaves=leaves, stop=stop, modalities=mask, allowed=s.allowed)
+                for own, mask in zip(tables, allowed, strict=True)
+            ]
+            for s in segments
+        ]
+    import torch
 
-    @property
-    def dim(self) -> int:
-        """Width of the code vectors."""
-        return int(self.vectors.shape[1])
+    from genius.search.beam import TableScorer, beam_search
+    from genius.search.trie.tensors import Forest
 
-    def of(self, z: NDArray[Any]) -> list[list[Floats]]:
-        """For each query of `z` (batch, dim), the similarity with each code, one array per level."""
-        if z.ndim != 2 or z.shape[1] != self.dim:
-            raise BadInput(
-                f"queries of shape {z.shape} for codes of width {self.dim}: encode with this model"
-            )
-        every = np.asarray(z, dtype=np.float32) @ self.vectors.T
-        return [[row[level] for level in self.levels] for row in every]
-
-    def similarity(self, z: Floats, codes: NDArray[np.uint16]) -> Floats:
-        """<z, sum of code vectors> of one query `z` (dim,) with items of these codes (n, levels)."""
-        places = codes + np.array([level.start for level in self.levels])  # int64
-        if places.size < len(self.vectors):  # few items: read their code vectors only
-            products = np.vecdot(self.vectors.take(places.ravel(), axis=0), z)  # equal codes, equal scores
-            return np.asarray(products.reshape(places.shape).sum(1))
-        return np.asarray((self.vectors @ z).take(places).sum(1))
-
-    def cosine(self, z: Floats, codes: NDArray[np.uint16]) -> Floats:
-        """Cosine of one unit query `z` (dim,) with the sums of code vectors of items, codes (n, levels).
-
-        A sum that misses much of its item is short; its direction is still the best guess of the item's.
-        """
-        return self.scaled(self.similarity(z, codes), codes)
-
-    def scaled(self, similar: Floats, codes: NDArray[np.uint16]) -> Floats:
-        """The same from the products with z, (n,), where they are known."""
-        return np.asarray(similar / np.maximum(self.lengths(codes), np.float32(1e-6)))
-
-    def lengths(self, codes: NDArray[np.uint16]) -> Floats:
-        """Length of the sum of code vectors of each item, (n,): nothing about it has to be stored."""
-        if len(self.vectors) > GRAM_CODES or len(self.sizes) < 3:
-            places = codes + np.array([level.start for level in self.levels])
-            chunks = np.array_split(places, 1 + len(places) // 1024)
-            return np.concatenate([np.linalg.norm(self.vectors[part].sum(1), axis=1) for part in chunks])
-        joint = np.empty((len(self.sizes) - 1, len(codes)), dtype=np.int64)
-        joint[0] = codes[:, 0] * np.int64(self.sizes[1]) + codes[:, 1]  # both codes as one
-        joint[1:] = codes[:, 2:].T
-        tables, one, other, first, size = self.pairs
-        places = joint.take(one, axis=0)
-        places *= size
-        places += joint.take(other, axis=0)
-        places += first
-        squared = tables.take(places).sum(0)  # |sum|^2 is a sum of products of pairs of code vectors
-        return np.asarray(np.sqrt(np.maximum(squared, 0)))
-
-    @cached_property
-    def pairs(self) -> tuple[Floats, Ints, Ints, Ints, Ints]:
-        """For each two levels and each two codes what they add to |sum|^2; levels 0 and 1 count as one.
-
-        That is twice the product of the two code vectors, and a share of their own squares. Returns all
-        tables one after the other, the two levels of each, where it begins and the width of its rows; the
-        last two as columns.
-        """
-        books = [self.vectors[level] for level in self.levels]
-        books = [(books[0][:, None] + books[1][None]).reshape(-1, self.dim), *books[2:]]
-        squares = [np.vecdot(book, book) / (len(books) - 1) for book in books]
-        both = list(combinations(range(len(books)), 2))
-        tables = [2 * (books[a] @ books[b].T) + squares[a][:, None] + squares[b] for a, b in both]
-        one, other = np.array(both).T
-        first = np.cumsum([0, *(table.size for table in tables[:-1])])[:, None]
-        sizes = np.array([table.shape[1] for table in tables])[:, None]
-        return np.concatenate([table.ravel() for table in tables]), one, other, first, sizes
+    found = []
+    for segment in segments:
+        by_level = [torch.from_numpy(np.stack(rows)).to(device) for rows in zip(*tables, strict=True)]
+        mask = None if modalities is None else torch.from_numpy(modalities).to(device)
+        forest = Forest([segment.tensors(device)])
+        scorer = TableScorer(by_level)
+        found += beam_search(scorer, forest, len(tables), beam, stop=stop, leaves=leaves, modalities=mask)
+    return found
 
 
 def lookup(
@@ -112,24 +67,24 @@ def lookup(
     leaves: int | None = None,
     stop: int | None = None,
     modalities: Bools | None = None,
-    allowed: Filter | None = None,
-) -> Leaves:
-    """Leaves of one query, scored by its `tables` (one row of `Tables.of`).
+    allowed: ItemFilter | None = None,
+) -> Candidates:
+    """Candidates for one query, scored by its `tables` (one entry of `Codebooks.tables`).
 
     The beam keeps `beam` prefixes a level. It ends after `stop` levels (level 0 counts) or, by default, as
     soon as it holds no more than `leaves` items (32 per beam), and then scores all of them. `modalities` is a
     mask over the codes of level 0, `allowed` a filter of the trie's items.
     """
-    most = 32 * beam if leaves is None else leaves
-    nodes, scores, ended = _start(trie, tables, beam, stop, most, modalities, allowed)
+    max_leaves = LEAVES_PER_BEAM * beam if leaves is None else leaves
+    nodes, scores, ended = _start(trie, tables, beam, stop, max_leaves, modalities, allowed)
     for level in range(nodes.level, len(trie.sizes)):
-        ended = ended or (level == stop if stop is not None else _items(nodes, allowed).sum() <= most)
+        ended = ended or (level == stop if stop is not None else _items(nodes, allowed).sum() <= max_leaves)
         if ended and level >= trie.tree_levels:
-            break  # inside the tree the leaves' codes are known from the nodes: go on, but keep them all
-        may = None if allowed is None else partial(_may, trie, allowed, level)
+            break  # inside the tree codes are known from the nodes only: go on down, but keep all of them
         best = None
         if not ended and level <= trie.tree_levels:
-            best = trie.fans.best(level, nodes.node, scores, tables[level], beam, may)
+            is_allowed = None if allowed is None else partial(_has_allowed_child, trie, allowed, level)
+            best = trie.child_tables.best_children(level, nodes.node, scores, tables[level], beam, is_allowed)
         if best is not None:
             first, last, scores = best
             inside = level < trie.tree_levels
@@ -140,12 +95,12 @@ def lookup(
         if children.heads is not None:
             total = total[children.heads[:-1]]
         total += tables[level].take(children.code)
-        kept = None if allowed is None else children.having(allowed)
-        picked = kept if ended else top(total, beam, kept)
+        kept = None if allowed is None else children.with_allowed(allowed)
+        picked = kept if ended else top_k(total, beam, kept)
         nodes = children.take(slice(None) if picked is None else picked)
         scores = total if picked is None else total[picked]
     if stop is None:
-        nodes, scores = _within(nodes, scores, most, allowed)
+        nodes, scores = _best_nodes(nodes, scores, max_leaves, allowed)
     return _score_leaves(trie, nodes, scores, tables, allowed)
 
 
@@ -154,66 +109,71 @@ def _start(
     tables: Sequence[Floats],
     beam: int,
     stop: int | None,
-    most: int,
+    max_leaves: int,
     modalities: Bools | None,
-    allowed: Filter | None,
+    allowed: ItemFilter | None,
 ) -> tuple[Nodes, Floats, bool]:
-    """The first levels at once: all but the last have too few nodes for a beam to drop any.
+    """The first levels in one step: all but the last have too few nodes for a beam to drop any.
 
-    Returns the nodes, their scores, and whether so few items may be found that all of them are kept.
+    Returns the nodes, their scores, and whether the search ends here because so few items are left.
     """
-    level = trie.fans.start(beam) if stop is None else min(trie.fans.start(beam), max(stop, 1))
-    node, codes = trie.fans.paths(level)
+    level = trie.child_tables.start_level(beam)
+    if stop is not None:
+        level = min(level, max(stop, 1))
+    node, codes = trie.child_tables.prefixes(level)
     scores = tables[0].take(codes[0])
     for own, code in zip(tables[1:level], codes[1:], strict=True):
         scores += own.take(code)
-    kept = None if allowed is None else np.flatnonzero(_found_under(trie, allowed, node))
+    kept = None if allowed is None else np.flatnonzero(_has_allowed_item(trie, allowed, node))
     items = trie.items if allowed is None else allowed.items
     if modalities is not None:
         roots = trie.children(trie.root())
         items = int(_items(roots.take(modalities[roots.code]), allowed).sum())
         kept = np.flatnonzero(modalities[codes[0]]) if kept is None else kept[modalities[codes[0][kept]]]
-    ended = items <= most if stop is None else stop < level
-    picked = kept if ended else top(scores, beam, kept)
+    ended = items <= max_leaves if stop is None else stop < level
+    picked = kept if ended else top_k(scores, beam, kept)
     if picked is None:
         return trie.nodes(level, node), scores, ended
     return trie.nodes(level, node[picked]), scores[picked], ended
 
 
-def _found_under(trie: Trie, allowed: Filter, node: Ints) -> Bools:
+def _has_allowed_item(trie: Trie, allowed: ItemFilter, node: Ints) -> Bools:
     """Whether each node of the tree has an allowed item."""
-    return np.asarray(allowed.before[trie.node_start[node + 1]] > allowed.before[trie.node_start[node]])
+    before = allowed.count_before
+    return np.asarray(before[trie.node_start[node + 1]] > before[trie.node_start[node]])
 
 
-def _may(trie: Trie, allowed: Filter, level: int, first: Ints, last: Ints) -> Bools:
-    """Whether children one code longer than `level` have an allowed item."""
+def _has_allowed_child(trie: Trie, allowed: ItemFilter, level: int, first: Ints, last: Ints) -> Bools:
+    """Whether children one code longer than `level` have an allowed item; see `ChildTables.best_children`."""
     if level < trie.tree_levels:
-        return _found_under(trie, allowed, first)
-    return np.asarray(allowed.before[last] > allowed.before[first])
+        return _has_allowed_item(trie, allowed, first)
+    return np.asarray(allowed.count_before[last] > allowed.count_before[first])
 
 
-def _items(nodes: Nodes, allowed: Filter | None) -> Ints:
-    """How many items each node may contribute."""
+def _items(nodes: Nodes, allowed: ItemFilter | None) -> Ints:
+    """How many (allowed) items each node has."""
     return nodes.end - nodes.start if allowed is None else allowed.count(nodes.start, nodes.end)
 
 
-def _within(nodes: Nodes, scores: Floats, most: int, allowed: Filter | None) -> tuple[Nodes, Floats]:
-    """The best nodes, as many as it takes to have `most` items."""
+def _best_nodes(
+    nodes: Nodes, scores: Floats, max_leaves: int, allowed: ItemFilter | None
+) -> tuple[Nodes, Floats]:
+    """The best nodes, as many as it takes to have `max_leaves` items."""
     count = _items(nodes, allowed)
-    if count.sum() <= most:
+    if count.sum() <= max_leaves:
         return nodes, scores
     order = np.argsort(-scores, kind="stable")
     before = np.cumsum(count[order]) - count[order]
-    kept = np.sort(order[before < most])
+    kept = np.sort(order[before < max_leaves])
     return Nodes(nodes.level, nodes.start[kept], nodes.end[kept], nodes.node[:0]), scores[kept]
 
 
 def _score_leaves(
-    trie: Trie, nodes: Nodes, scores: Floats, tables: Sequence[Floats], allowed: Filter | None
-) -> Leaves:
+    trie: Trie, nodes: Nodes, scores: Floats, tables: Sequence[Floats], allowed: ItemFilter | None
+) -> Candidates:
     """Every item under the nodes, with the rest of its codes added to the node's score."""
     counts = nodes.end - nodes.start
-    positions = ragged(nodes.start, counts)
+    positions = ragged_ranges(nodes.start, counts)
     total = np.repeat(scores, counts)
     if allowed is not None:
         kept = allowed.mask[positions]
@@ -221,4 +181,4 @@ def _score_leaves(
     records = trie.records.take(positions, axis=0)
     for level in range(nodes.level, len(trie.sizes)):
         total += tables[level].take(trie.layout.code(records, level - trie.tree_levels))
-    return Leaves(positions, total, len(nodes))
+    return Candidates(positions, total, len(nodes))

@@ -26,9 +26,9 @@ from genius.evaluate.cache import key_of
 from genius.evaluate.encoding import Floats, Pool, Questions
 from genius.evaluate.examples import Examples
 from genius.evaluate.systems import Found, empty, fill
-from genius.search.found import rank
-from genius.search.methods import by_decoder
-from genius.search.segment import Segment
+from genius.search.decoder import search_by_decoder
+from genius.search.rank import rank
+from genius.search.segment import TrieSegment
 from genius.search.trie import Trie
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Memorizing:
         self._decoder: Decoder | None = None
         self._identifiers: Identifiers | None = None
         self._mark = ""
-        self._segment: Segment | None = None
+        self._segment: TrieSegment | None = None
         self._rows: NDArray[np.int64] = np.zeros(0, np.int64)
 
     @property
@@ -97,7 +97,7 @@ class Memorizing:
             self._decoder = self._learn(vectors, self._identifiers, learned.queries[asked], wanted, mark)
             self._mark = mark
         codes = self._identifiers.codes[[place[item] for item in own]]
-        self._segment = Segment(Trie.build(codes, self._identifiers.sizes))
+        self._segment = TrieSegment(Trie.build(codes, self._identifiers.sizes))
 
     def search(self, questions: Questions, k: int) -> Found:
         """The items whose identifiers the decoder finds most likely."""
@@ -105,7 +105,7 @@ class Memorizing:
         assert self._decoder is not None
         found = empty(len(questions), k)
         for start in range(0, len(questions), AT_ONCE):
-            (answers,) = by_decoder(
+            (answers,) = search_by_decoder(
                 [self._segment],
                 self._decoder,
                 np.ascontiguousarray(questions.phi[start : start + AT_ONCE]),

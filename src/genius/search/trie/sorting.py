@@ -1,8 +1,8 @@
-"""The arrays of a trie from codes in any order, in passes that each sort a bounded number of items.
+"""Builds the arrays of a trie from codes in any order, sorting a bounded number of items at a time.
 
-Items are dealt into parts by their first codes, so that the parts, sorted one after the other, stand in the
-order of the codes. A part is sorted by as many codes as fit a 64-bit word; the few items that agree in all of
-them are put in order afterwards, by their other codes and then by the order in which they were given.
+Items are partitioned by their first codes, so that the parts, each sorted, follow each other in the order of
+the codes. A part is sorted by as many codes as fit into a 64-bit word; the few items that agree in all of
+those are sorted afterwards by their other codes, then by input order.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from genius.search.packing import Layout, bytes_for
+from genius.search.arrays import Ints
+from genius.search.trie.packing import RecordLayout, bytes_for
 
-Ints = NDArray[np.int64]
 Arrays = tuple[NDArray[np.uint8], NDArray[Any], NDArray[np.int32], NDArray[np.int32], Ints]
-HEAD_BITS = 16  # of the first codes, by which items are dealt into parts
+HEAD_BITS = 16  # of the first codes, by which items are partitioned
 HEADS_AT_ONCE = 1 << 22
 
 
@@ -30,15 +30,15 @@ def build_arrays(
     """
     items = len(codes)
     last_row = items - 1 if rows is None else int(rows.max(initial=0))
-    wide = Layout.of(sizes[1:], bytes_for(max(last_row, 0)))  # what is certain: level 0 is in the tree
+    wide = RecordLayout.of(sizes[1:], bytes_for(max(last_row, 0)))  # level 0 is always in the tree
     records = np.zeros((items, wide.width), dtype=np.uint8)
-    tree = Tree(len(sizes), items // mean_bucket)
+    tree = TreeBuilder(len(sizes), items // mean_bucket)
     done = 0
     for part in _parts(codes, sizes, at_once):
         own = codes if part is None else codes[part]
         order = sort_codes(own, sizes)
         place = slice(done, done + len(own))
-        wide.put_row(records[place], _named(order if part is None else part[order], rows))
+        wide.put_row(records[place], _item_rows(order if part is None else part[order], rows))
         tree.begin(len(own))
         for level in range(len(sizes)):
             column = own[order, level]
@@ -46,33 +46,33 @@ def build_arrays(
                 wide.put_code(records[place], level - 1, column)
             tree.add(level, column, done)
         done += len(own)
-    narrow = Layout.of(sizes[tree.depth :], wide.row_bytes)
-    return _repacked(records, wide, narrow), *tree.arrays(items, max(sizes))
+    narrow = RecordLayout.of(sizes[tree.depth :], wide.row_bytes)
+    return _without_tree_codes(records, wide, narrow), *tree.arrays(items, max(sizes))
 
 
-class Tree:
-    """The nodes of the first levels, gathered part by part of the sorted items."""
+class TreeBuilder:
+    """Collects the nodes of the first levels from the sorted parts, one part after the other."""
 
-    def __init__(self, levels: int, most: int) -> None:
-        self.depth, self.most = levels, most  # levels that may still join, and with how many nodes each
+    def __init__(self, levels: int, max_nodes: int) -> None:
+        self.depth, self.max_nodes = levels, max_nodes  # levels that can still join the tree; nodes of each
         self.parts: list[list[tuple[NDArray[Any], Ints]]] = [[] for _ in range(levels)]  # codes and starts
-        self.last: list[int] = []  # codes of the last item of the part before
+        self.last: list[int] = []  # codes of the part's last item
 
     def begin(self, items: int) -> None:
-        """The next part has so many items."""
+        """Start a part of `items` sorted items."""
         self.new = np.zeros(items, dtype=bool)  # whether a prefix starts at this position
-        self.before, self.last = self.last, []
+        self.previous, self.last = self.last, []
 
-    def add(self, level: int, column: NDArray[Any], before: int) -> None:
-        """The sorted codes of a level; `before` items were in earlier parts."""
+    def add(self, level: int, column: NDArray[Any], offset: int) -> None:
+        """Add a level's sorted codes of this part, which begins at position `offset`."""
         if level >= self.depth or not len(column):
             return
         self.last.append(int(column[-1]))
-        self.new[0] |= not self.before or self.before[level] != column[0]
+        self.new[0] |= not self.previous or self.previous[level] != column[0]
         self.new[1:] |= column[1:] != column[:-1]
         starts = np.flatnonzero(self.new)
-        self.parts[level].append((column[starts], starts + before))
-        if level and sum(len(starts) for _, starts in self.parts[level]) > self.most:
+        self.parts[level].append((column[starts], starts + offset))
+        if level and sum(len(starts) for _, starts in self.parts[level]) > self.max_nodes:
             self.depth = level
             del self.parts[level:]
 
@@ -135,7 +135,7 @@ def _words(codes: NDArray[Any], sizes: Sequence[int]) -> list[NDArray[np.uint64]
 
 
 def _parts(codes: NDArray[Any], sizes: Sequence[int], at_once: int) -> Iterator[Ints | None]:
-    """Items of each part, in the order given, or None for all; `at_once` may be exceeded by one prefix."""
+    """Items of each part, ascending, or None for all; one prefix with many items may exceed `at_once`."""
     if len(codes) <= at_once:
         yield None
         return
@@ -143,14 +143,14 @@ def _parts(codes: NDArray[Any], sizes: Sequence[int], at_once: int) -> Iterator[
     while levels < len(sizes) and sum((size - 1).bit_length() for size in sizes[: levels + 1]) <= HEAD_BITS:
         levels += 1
     heads = np.empty(len(codes), dtype=np.uint16)
-    many = np.zeros(1 << HEAD_BITS, dtype=np.int64)
+    counts = np.zeros(1 << HEAD_BITS, dtype=np.int64)
     for start in range(0, len(codes), HEADS_AT_ONCE):
         chunk = slice(start, start + HEADS_AT_ONCE)
         (head,) = _words(codes[chunk, :levels], sizes[:levels])
         heads[chunk] = head
-        many += np.bincount(heads[chunk], minlength=len(many))
-    before = np.cumsum(many) - many
-    number = (before // at_once).astype(np.uint16)[heads]  # of the part each item belongs to
+        counts += np.bincount(heads[chunk], minlength=len(counts))
+    before = np.cumsum(counts) - counts
+    number = (before // at_once).astype(np.uint16)[heads]  # which part each item belongs to
     del heads
     for part in range(int(number.max()) + 1):
         picked = np.flatnonzero(number == part)
@@ -158,12 +158,14 @@ def _parts(codes: NDArray[Any], sizes: Sequence[int], at_once: int) -> Iterator[
             yield picked
 
 
-def _named(order: Ints, rows: Ints | None) -> Ints:
+def _item_rows(order: Ints, rows: Ints | None) -> Ints:
     return order if rows is None else np.asarray(rows, dtype=np.int64)[order]
 
 
-def _repacked(records: NDArray[np.uint8], wide: Layout, narrow: Layout) -> NDArray[np.uint8]:
-    """The records without the codes that `narrow` lacks, in the same memory: each moves towards the front."""
+def _without_tree_codes(
+    records: NDArray[np.uint8], wide: RecordLayout, narrow: RecordLayout
+) -> NDArray[np.uint8]:
+    """The records in the `narrow` layout, which lacks the tree's codes; done in place, front to back."""
     if wide == narrow:
         return records
     items, skipped = len(records), wide.below - narrow.below

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from genius.decode.initial import initialise
 from genius.decode.model import Decoder, DecoderShape
 from genius.errors import BadInput
-from genius.search.found import Found, merge
-from genius.search.run import Options, Searcher
-from genius.search.segment import Segment
+from genius.search.options import SearchOptions
+from genius.search.rank import RankedItems, merge
+from genius.search.searcher import Searcher
+from genius.search.segment import TrieSegment
 from genius.search.trie import Trie
 
 SIZES = (3, 17, 11, 11)
@@ -59,8 +60,8 @@ class World:
             return score
         return (self.cosine if rerank == "codes" else self.exact) + fusion * score
 
-    def search(self, options: Options, segments: Any = None, **more: Any) -> list[Found]:
-        segments = segments or [Segment(self.trie)]
+    def search(self, options: SearchOptions, segments: Any = None, **more: Any) -> list[RankedItems]:
+        segments = segments or [TrieSegment(self.trie)]
         return self.searcher.search(
             segments, self.z, options, phi=self.phi, fetch=lambda rows: self.vectors[rows], **more
         )
@@ -71,7 +72,7 @@ def world() -> World:
     return World()
 
 
-def assert_best(found: list[Found], scores: NDArray[Any], codes: NDArray[Any], k: int) -> None:
+def assert_best(found: list[RankedItems], scores: NDArray[Any], codes: NDArray[Any], k: int) -> None:
     """The answers are the k best of all items, with right scores and codes, ties by codes and row."""
     for answer, score in zip(found, scores, strict=True):
         np.testing.assert_allclose(answer.scores, score[answer.rows], atol=1e-4)
@@ -91,7 +92,7 @@ def assert_best(found: list[Found], scores: NDArray[Any], codes: NDArray[Any], k
 def test_a_wide_beam_ranks_all_items_by_the_formula(
     world: World, method: Any, rerank: Any, stop: int | None
 ) -> None:
-    options = Options(method, rerank, beam=ITEMS, k=ITEMS, stop=stop, weight=0.7, fusion=0.3)
+    options = SearchOptions(method, rerank, beam=ITEMS, k=ITEMS, stop=stop, weight=0.7, fusion=0.3)
     found = world.search(options)
     assert [len(answer) for answer in found] == [ITEMS] * 4
     assert_best(found, world.expected(method, rerank, 0.7, 0.3), world.codes, ITEMS)
@@ -103,12 +104,12 @@ def test_segments_with_removed_items_answer_as_one_pool(world: World, method: An
     alive = np.random.default_rng(1).random(ITEMS) < 0.8
     parts = np.split(np.arange(ITEMS), [500, 550])
     tries = [Trie.build(world.codes[part], SIZES, part) for part in parts]
-    segments = [Segment(trie, trie.allow(alive)) for trie in tries]
-    options = Options(method, beam=ITEMS, k=15)
+    segments = [TrieSegment(trie, trie.allow(alive)) for trie in tries]
+    options = SearchOptions(method, beam=ITEMS, k=15)
     wanted = np.where(alive, world.expected(method, "none", 1.0, 0.0), -np.inf)
     assert_best(world.search(options, segments), wanted, world.codes, 15)
-    narrow = Options(method, beam=5, k=5)
-    one = world.search(narrow, [Segment(world.trie, world.trie.allow(alive))])
+    narrow = SearchOptions(method, beam=5, k=5)
+    one = world.search(narrow, [TrieSegment(world.trie, world.trie.allow(alive))])
     for answer, whole in zip(world.search(narrow, segments), one, strict=True):
         if method == "generate":
             assert answer.rows.tolist() == whole.rows.tolist()
@@ -120,7 +121,7 @@ def test_filters(world: World, method: Any) -> None:
     mask = np.random.default_rng(2).random(ITEMS) < 0.3
     modality = world.codes[:, 0]
     score = world.expected(method, "none", 1.0, 0.0)
-    options = Options(method, beam=ITEMS, k=9)
+    options = SearchOptions(method, beam=ITEMS, k=9)
     found = world.search(options, modalities=[1, 2], mask=mask)
     assert_best(found, np.where(mask & (modality > 0), score, -np.inf), world.codes, 9)
     per_query = np.array([[True, False, False], [False, True, False], [False] * 3, [True] * 3])
@@ -132,24 +133,24 @@ def test_filters(world: World, method: Any) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_odd_pools(world: World, method: Any) -> None:
-    options = Options(method, beam=20, k=10)
+    options = SearchOptions(method, beam=20, k=10)
     empty = Trie.build(world.codes[:0], SIZES)
-    assert [len(answer) for answer in world.search(options, [Segment(empty)])] == [0] * 4
-    assert [len(a) for a in world.search(options, [Segment(empty), Segment(world.trie)])] == [10] * 4
+    assert [len(answer) for answer in world.search(options, [TrieSegment(empty)])] == [0] * 4
+    assert [len(a) for a in world.search(options, [TrieSegment(empty), TrieSegment(world.trie)])] == [10] * 4
     few = Trie.build(world.codes[:4], SIZES)
-    assert [len(answer) for answer in world.search(options, [Segment(few)])] == [4] * 4
+    assert [len(answer) for answer in world.search(options, [TrieSegment(few)])] == [4] * 4
     same = Trie.build(np.ones((30, 4), dtype=np.int64), SIZES)
-    for answer in world.search(options, [Segment(same)]):
+    for answer in world.search(options, [TrieSegment(same)]):
         assert answer.rows.tolist() == list(range(10))
         assert np.isfinite(answer.scores).all()
-    assert world.searcher.search([Segment(world.trie)], world.z[:0], options) == []
-    one = world.searcher.search([Segment(world.trie)], world.z[:1], options)
+    assert world.searcher.search([TrieSegment(world.trie)], world.z[:0], options) == []
+    one = world.searcher.search([TrieSegment(world.trie)], world.z[:1], options)
     assert one[0].rows.tolist() == world.search(options)[0].rows.tolist()
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_more_answers_than_beams(world: World, method: Any) -> None:
-    found = world.search(Options(method, beam=2, k=40, stop=4))
+    found = world.search(SearchOptions(method, beam=2, k=40, stop=4))
     assert [len(answer) for answer in found] == [40] * 4
 
 
@@ -160,11 +161,12 @@ def test_only_the_vectors_of_found_items_are_read(world: World) -> None:
         read.extend(rows.tolist())
         return world.vectors[rows]
 
-    options = Options("lookup", "vectors", beam=5, k=3, leaves=40, reranked=12)
-    found = world.searcher.search([Segment(world.trie)], world.z, options, phi=world.phi, fetch=fetch)
+    options = SearchOptions("lookup", "vectors", beam=5, k=3, leaves=40, reranked=12)
+    found = world.searcher.search([TrieSegment(world.trie)], world.z, options, phi=world.phi, fetch=fetch)
     assert len(read) <= 4 * 12
     assert set(np.concatenate([answer.rows for answer in found]).tolist()) <= set(read)
-    whole = world.searcher.search([Segment(world.trie)], world.z, options, phi=world.phi, fetch=world.vectors)
+    pool = [TrieSegment(world.trie)]
+    whole = world.searcher.search(pool, world.z, options, phi=world.phi, fetch=world.vectors)
     assert [a.rows.tolist() for a in whole] == [a.rows.tolist() for a in found]
 
 
@@ -173,12 +175,12 @@ def test_only_the_vectors_of_found_items_are_read(world: World) -> None:
 @pytest.mark.parametrize("stop", [None, 2, 4])
 def test_a_gpu_answers_as_the_cpu(method: Any, stop: int | None) -> None:
     alive = np.random.default_rng(1).random(ITEMS) < 0.8
-    options = Options(method, beam=20, k=20, stop=stop)
+    options = SearchOptions(method, beam=20, k=20, stop=stop)
     answers = []
     for device in ("cpu", "cuda"):
         world = World()
         world.searcher = Searcher(world.books, world.searcher.decoder, device)
-        segments = [Segment(world.trie, world.trie.allow(alive))]
+        segments = [TrieSegment(world.trie, world.trie.allow(alive))]
         answers.append(world.search(options, segments, modalities=[0, 2]))
     for ours, theirs in zip(*answers, strict=True):
         np.testing.assert_allclose(ours.scores, theirs.scores, atol=1e-3)
@@ -192,9 +194,9 @@ def test_equal_items_keep_their_order(world: World, method: Any, rerank: Any) ->
     copies = np.repeat(world.codes[[3, 50, 9]], 37, axis=0)
     vectors = np.repeat(world.vectors[[3, 50, 9]], 37, axis=0)
     (found,) = world.searcher.search(
-        [Segment(Trie.build(copies, SIZES))],
+        [TrieSegment(Trie.build(copies, SIZES))],
         world.z[:1],
-        Options(method, rerank, beam=111, k=111),
+        SearchOptions(method, rerank, beam=111, k=111),
         phi=world.phi[:1],
         fetch=vectors,
     )
@@ -204,9 +206,9 @@ def test_equal_items_keep_their_order(world: World, method: Any, rerank: Any) ->
 
 
 def test_merge_keeps_the_rule_for_ties() -> None:
-    def found(*triples: tuple[float, int, int]) -> Found:
+    def found(*triples: tuple[float, int, int]) -> RankedItems:
         score, code, row = (np.array(column) for column in zip(*triples, strict=True))
-        return Found(row, score.astype(np.float32), code[:, None].astype(np.uint16), 2, 5)
+        return RankedItems(row, score.astype(np.float32), code[:, None].astype(np.uint16), 2, 5)
 
     both = merge([found((3.0, 4, 0), (1.0, 2, 9)), found((3.0, 1, 7), (1.0, 2, 8), (0.0, 0, 1))], 4)
     assert both.rows.tolist() == [7, 0, 8, 9]
@@ -214,40 +216,42 @@ def test_merge_keeps_the_rule_for_ties() -> None:
 
 
 def test_bad_input_is_named(world: World) -> None:
-    pool = [Segment(world.trie)]
+    pool = [TrieSegment(world.trie)]
     with pytest.raises(BadInput, match="lookup or both"):
-        Options("magic")  # type: ignore[arg-type]
+        SearchOptions("magic")  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="re-ranking"):
-        Options(rerank="magic")  # type: ignore[arg-type]
+        SearchOptions(rerank="magic")  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="at least 1"):
-        Options(beam=0)
+        SearchOptions(beam=0)
     with pytest.raises(BadInput, match="NaN"):
-        world.searcher.search(pool, world.z * np.nan, Options())
+        world.searcher.search(pool, world.z * np.nan, SearchOptions())
     with pytest.raises(BadInput, match="width 12"):
-        world.searcher.search(pool, world.z[:, :5], Options())
+        world.searcher.search(pool, world.z[:, :5], SearchOptions())
     with pytest.raises(BadInput, match="no vectors"):
-        world.searcher.search(pool, world.z, Options(rerank="vectors"))
+        world.searcher.search(pool, world.z, SearchOptions(rerank="vectors"))
     with pytest.raises(BadInput, match="no decoder"):
-        Searcher([np.zeros((size, DIM)) for size in SIZES]).search(pool, world.z, Options("generate"))
+        Searcher([np.zeros((size, DIM)) for size in SIZES]).search(pool, world.z, SearchOptions("generate"))
     with pytest.raises(BadInput, match="index the items with this model"):
-        world.searcher.search([Segment(Trie.build(np.zeros((1, 2)).astype(int), (3, 4)))], world.z, Options())
+        other = [TrieSegment(Trie.build(np.zeros((1, 2)).astype(int), (3, 4)))]
+        world.searcher.search(other, world.z, SearchOptions())
     with pytest.raises(BadInput, match="sizes"):
         Searcher([np.zeros((5, DIM))], world.searcher.decoder)
     with pytest.raises(BadInput, match="index the items with the model"):
         world.searcher.search(
-            pool, world.z, Options(rerank="vectors"), phi=world.phi[:, :7], fetch=world.vectors
+            pool, world.z, SearchOptions(rerank="vectors"), phi=world.phi[:, :7], fetch=world.vectors
         )
 
 
 def test_lookup_does_not_import_torch() -> None:
     script = (
         "import sys, numpy as np\n"
-        "from genius.search.run import Options, Searcher\n"
-        "from genius.search.segment import Segment\n"
+        "from genius.search.options import SearchOptions\n"
+        "from genius.search.searcher import Searcher\n"
+        "from genius.search.segment import TrieSegment\n"
         "from genius.search.trie import Trie\n"
-        "pool = [Segment(Trie.build(np.array([[0, 1], [2, 3]]), (3, 4)))]\n"
+        "pool = [TrieSegment(Trie.build(np.array([[0, 1], [2, 3]]), (3, 4)))]\n"
         "searcher = Searcher([np.ones((3, 2)), np.ones((4, 2))])\n"
-        "assert len(searcher.search(pool, np.ones((1, 2)), Options())[0]) == 2\n"
+        "assert len(searcher.search(pool, np.ones((1, 2)), SearchOptions())[0]) == 2\n"
         "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

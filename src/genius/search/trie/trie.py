@@ -22,12 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genius.errors import BadInput, IndexCorrupt
-from genius.search.fan import Fans
-from genius.search.packing import Layout
-from genius.search.sorting import build_arrays
+from genius.search.arrays import Bools, Ints, ragged_ranges
+from genius.search.trie.child_tables import ChildTables
+from genius.search.trie.packing import RecordLayout
+from genius.search.trie.sorting import build_arrays
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 MEAN_BUCKET = 4  # a level joins the tree while its nodes have at least this many items on average
 SORTED_AT_ONCE = 4_000_000  # items whose codes are sorted together: bounds the memory of a build
 ARRAYS = ("records", "node_code", "node_start", "node_first", "levels", "sizes")
@@ -47,31 +46,31 @@ class Nodes:
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class ItemFilter:
     """The items a search may return, as a mask by position and its running count."""
 
     mask: Bools  # (items,)
-    before: NDArray[np.int32]  # (items + 1,) allowed items before each position
+    count_before: NDArray[np.int32]  # (items + 1,) allowed items before each position
 
     @classmethod
-    def of(cls, mask: Bools) -> Filter:
+    def of(cls, mask: Bools) -> ItemFilter:
         """The filter that allows the positions where `mask` is true."""
-        before = np.zeros(len(mask) + 1, dtype=np.int32)
-        np.cumsum(mask, out=before[1:])
-        return cls(mask, before)
+        count_before = np.zeros(len(mask) + 1, dtype=np.int32)
+        np.cumsum(mask, out=count_before[1:])
+        return cls(mask, count_before)
 
     @property
     def items(self) -> int:
         """How many items are allowed."""
-        return int(self.before[-1])
+        return int(self.count_before[-1])
 
     def count(self, start: Ints, end: Ints) -> Ints:
         """How many allowed items each range has."""
-        return (self.before[end] - self.before[start]).astype(np.int64)
+        return (self.count_before[end] - self.count_before[start]).astype(np.int64)
 
 
 class Trie:
-    """All prefixes of the codes of a pool; see the top of this file for the arrays."""
+    """All prefixes of the codes of a pool; the arrays are described at the top of this file."""
 
     def __init__(
         self,
@@ -83,14 +82,14 @@ class Trie:
         levels: Ints,
     ) -> None:
         self.sizes = tuple(int(size) for size in sizes)
-        self.records = np.asarray(records)  # a memory-mapped array stays mapped, but is as quick as others
+        self.records = np.asarray(records)  # a memory map stays mapped, as a plain array: faster
         self.node_code = np.asarray(node_code)
         self.node_start = np.asarray(node_start)
         self.node_first = np.asarray(node_first)
         self.levels = np.asarray(levels)
         below = self.sizes[self.tree_levels :]
         self.flat = self.records.reshape(-1)
-        self.layout = Layout.of(below, records.shape[1] - Layout.of(below, 0).width)
+        self.layout = RecordLayout.of(below, records.shape[1] - RecordLayout.of(below, 0).width)
 
     @classmethod
     def build(
@@ -139,9 +138,9 @@ class Trie:
         return sum(array.nbytes for array in self.arrays().values())
 
     @cached_property
-    def fans(self) -> Fans:
-        """Shortcuts to the best children, made when first needed."""
-        return Fans(self)
+    def child_tables(self) -> ChildTables:
+        """Tables that find the best children of many prefixes; built when first needed."""
+        return ChildTables(self)
 
     def root(self) -> Nodes:
         """The empty prefix; its range is the whole pool."""
@@ -172,9 +171,9 @@ class Trie:
         for level in range(self.tree_levels):
             first, sentinel = int(self.levels[level + 1]), int(self.levels[level + 2]) - 1
             starts = self.node_start[first:sentinel]
-            node = np.searchsorted(starts, positions.astype(starts.dtype), "right")  # else all are converted
+            node = np.searchsorted(starts, positions.astype(starts.dtype), "right")  # one type: no copy
             out[:, level] = self.node_code[first + node - 1]
-        records = self.records.take(positions, axis=0)  # twice as quick as an index
+        records = self.records.take(positions, axis=0)  # twice as fast as an index
         for number in range(self.layout.below):
             out[:, self.tree_levels + number] = self.layout.code(records, number)
         return out
@@ -185,13 +184,13 @@ class Trie:
             return np.asarray(self.layout.row(self.records[positions]))
         return np.asarray(self.layout.row(self.records.take(positions, axis=0)))
 
-    def allow(self, mask: Bools) -> Filter:
+    def allow(self, mask: Bools) -> ItemFilter:
         """A filter from a mask by item row; rows past its end are not allowed."""
         rows = self.rows(slice(None))
         inside = rows < len(mask)
         kept = np.zeros(self.items, dtype=bool)
         kept[inside] = mask[rows[inside]]
-        return Filter.of(kept)
+        return ItemFilter.of(kept)
 
     def _check(self) -> None:
         nodes, inner = int(self.levels[-1]), int(self.levels[-2])
@@ -207,17 +206,17 @@ class Trie:
 
 
 class Children:
-    """One code more for each of some nodes: codes of all children, nodes of those that are kept.
+    """The children of some nodes: `code` of each, and `take` for the nodes of those that are kept.
 
-    The children stand in the order of their codes if the nodes did. `code[i]` belongs to child i.
+    They are in the order of their codes if the nodes are. `code[i]` belongs to child i.
     """
 
     def __init__(self, trie: Trie, level: int, low: Ints, high: Ints) -> None:
         self.trie, self.level, self.low = trie, level, low
         self.counts = high - low
-        index = ragged(low, self.counts)  # node numbers in the tree, positions below it
+        index = ragged_ranges(low, self.counts)  # node numbers in the tree, positions below it
         code = trie.code_at(level, index)
-        self.heads: Ints | None = None  # below the tree: where in `index` each child begins
+        self.heads: Ints | None = None  # below the tree: where each child begins
         if level >= trie.tree_levels:
             new = np.ones(len(index) + 1, dtype=bool)
             np.not_equal(code[1:], code[:-1], out=new[1:-1])
@@ -243,17 +242,10 @@ class Children:
         length = (self.heads[1:] - self.heads[:-1])[picked]
         return Nodes(self.level + 1, index, index + length, index[:0])
 
-    def having(self, allowed: Filter) -> Ints:
+    def with_allowed(self, allowed: ItemFilter) -> Ints:
         """The children that have an allowed item."""
         nodes = self.take()
         return np.flatnonzero(allowed.count(nodes.start, nodes.end))
-
-
-def ragged(start: Ints, count: Ints) -> Ints:
-    """start[0], start[0] + 1, … (count[0] numbers), start[1], … as one array."""
-    offset = np.cumsum(count)
-    total = int(offset[-1]) if len(offset) else 0
-    return np.repeat(start - offset + count, count) + np.arange(total)
 
 
 def _checked(codes: NDArray[Any], sizes: Sequence[int]) -> NDArray[Any]:

@@ -1,8 +1,8 @@
-"""A decoder with lighter weights: half the bytes, or a quarter, for the same search.
+"""A decoder in another precision: half the bytes, or a quarter, for the same search.
 
 float32    as trained
 bfloat16   all weights; scores stay float32
-int8       the matrices of the layers, scaled per row; activations are scaled anew in every call (CPU)
+int8       the matrices of the layers, scaled per row; activations are scaled in every call (CPU only)
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from genius.decode.model import Decoder
 from genius.errors import BadInput
 
 
-def lighter(decoder: Decoder, precision: str) -> Decoder:
-    """The decoder in this precision; the given one stays as it is."""
+def with_precision(decoder: Decoder, precision: str) -> Decoder:
+    """The decoder in this precision; float32 is the decoder itself, others are copies."""
     if precision == "float32":
         return decoder
     own = copy.deepcopy(decoder).eval()
@@ -25,7 +25,7 @@ def lighter(decoder: Decoder, precision: str) -> Decoder:
         return own.bfloat16()
     if precision == "int8":
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch announces a successor that is not part of it
+            warnings.simplefilter("ignore")  # torch names a successor that is a package of its own
             layers = torch.ao.quantization.quantize_dynamic(own.layers, {torch.nn.Linear}, dtype=torch.qint8)  # type: ignore[no-untyped-call]
         own.layers = layers
         return own

@@ -1,8 +1,8 @@
-"""How an item's record is packed into bytes: codes of 8, 12 or 16 bits, then the row of the item.
+"""How an item's record is packed into bytes: codes of 8, 12 or 16 bits, then the item's row number.
 
 Codes of at most 8, 12 or 16 bits take 1, 1.5 or 2 bytes: all low bytes come first, then all high bits, so
-that a level is a plain column. A row takes as few bytes as the largest one needs. Reading works alike on
-NumPy arrays and torch tensors.
+that a level is a plain column. An item row takes as few bytes as the largest one needs. Reading works on
+NumPy arrays and on torch tensors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from genius.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RecordLayout:
     """Where the bytes of a record are: low bytes of codes, their high bits, the row."""
 
     below: int  # levels below the tree
@@ -36,7 +36,7 @@ class Layout:
         return self.below + self.high_bytes + self.row_bytes
 
     @classmethod
-    def of(cls, sizes: Sequence[int], row_bytes: int) -> Layout:
+    def of(cls, sizes: Sequence[int], row_bytes: int) -> RecordLayout:
         """The layout for codes of these sizes."""
         largest = max(sizes, default=1)
         return cls(len(sizes), 0 if largest <= 256 else 4 if largest <= 4096 else 8, row_bytes)

@@ -1,0 +1,112 @@
+"""The code vectors of all levels as NumPy arrays: what a lookup and a re-ranking by codes compare with.
+
+The similarity of a query with an item's codes is a sum over levels,
+
+    <z_q, e_0[c_0] + e_1[c_1] + …> = table_0[c_0] + table_1[c_1] + …,   table_l = codebook_l @ z_q,
+
+so one small matrix product per query gives tables that score every item, and every prefix of codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import accumulate, combinations, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genius.errors import BadInput
+from genius.search.arrays import Floats, Ints
+
+GRAM_CODES = 8192  # with more codes in all levels together, there are no pair tables (256 MB at most)
+
+
+class PairTables(NamedTuple):
+    """What each pair of codes of two levels adds to the squared length of a sum of code vectors."""
+
+    values: Floats  # all tables, one after the other, each row by row
+    one: Ints  # (tables,) level of the rows
+    other: Ints  # (tables,) level of the columns
+    start: Ints  # (tables, 1) where each table begins in `values`
+    width: Ints  # (tables, 1) length of its rows
+
+
+class Codebooks:
+    """The code vectors of all levels, ready to be compared with queries."""
+
+    def __init__(self, codebooks: Sequence[NDArray[Any]]) -> None:
+        self.sizes = tuple(len(book) for book in codebooks)
+        self.vectors = np.ascontiguousarray(np.concatenate(codebooks), dtype=np.float32)  # (codes, dim)
+        starts = (0, *accumulate(self.sizes))
+        self.levels = [slice(a, b) for a, b in pairwise(starts)]  # rows of each level
+
+    @property
+    def dim(self) -> int:
+        """Width of the code vectors."""
+        return int(self.vectors.shape[1])
+
+    def tables(self, z: NDArray[Any]) -> list[list[Floats]]:
+        """For each query of `z` (batch, dim), the similarity with each code, one array per level."""
+        if z.ndim != 2 or z.shape[1] != self.dim:
+            raise BadInput(
+                f"queries of shape {z.shape} for codes of width {self.dim}: encode with this model"
+            )
+        every = np.asarray(z, dtype=np.float32) @ self.vectors.T
+        return [[row[level] for level in self.levels] for row in every]
+
+    def similarity(self, z: Floats, codes: NDArray[np.uint16]) -> Floats:
+        """<z, sum of code vectors> of one query `z` (dim,) with items of these codes (n, levels)."""
+        rows = self._rows(codes)
+        if rows.size < len(self.vectors):  # few items: read their code vectors only
+            products = np.vecdot(self.vectors.take(rows.ravel(), axis=0), z)  # equal codes, equal scores
+            return np.asarray(products.reshape(rows.shape).sum(1))
+        return np.asarray((self.vectors @ z).take(rows).sum(1))
+
+    def cosine(self, z: Floats, codes: NDArray[np.uint16]) -> Floats:
+        """Cosine of one unit query `z` (dim,) with the sums of code vectors of items, codes (n, levels).
+
+        A sum that misses much of its item is short; its direction is still the best estimate of the item's.
+        """
+        return self.cosine_from_similarity(self.similarity(z, codes), codes)
+
+    def cosine_from_similarity(self, similarity: Floats, codes: NDArray[np.uint16]) -> Floats:
+        """`cosine` where the `similarity` (n,) is known already."""
+        return np.asarray(similarity / np.maximum(self.lengths(codes), np.float32(1e-6)))
+
+    def lengths(self, codes: NDArray[np.uint16]) -> Floats:
+        """Length of the sum of code vectors of each item, (n,); it follows from the codes alone."""
+        if len(self.vectors) > GRAM_CODES or len(self.sizes) < 3:
+            chunks = np.array_split(self._rows(codes), 1 + len(codes) // 1024)
+            return np.concatenate([np.linalg.norm(self.vectors[part].sum(1), axis=1) for part in chunks])
+        joint = np.empty((len(self.sizes) - 1, len(codes)), dtype=np.int64)
+        joint[0] = codes[:, 0] * np.int64(self.sizes[1]) + codes[:, 1]  # both codes as one
+        joint[1:] = codes[:, 2:].T
+        tables = self.pair_tables
+        cells = joint.take(tables.one, axis=0)
+        cells *= tables.width
+        cells += joint.take(tables.other, axis=0)
+        cells += tables.start
+        squared = tables.values.take(cells).sum(0)  # |sum|^2 is a sum of products of pairs of code vectors
+        return np.asarray(np.sqrt(np.maximum(squared, 0)))
+
+    @cached_property
+    def pair_tables(self) -> PairTables:
+        """For any two levels and two codes what they add to |sum|^2; levels 0 and 1 count as one level.
+
+        That is twice the product of the two code vectors, and a share of their own squares.
+        """
+        books = [self.vectors[level] for level in self.levels]
+        books = [(books[0][:, None] + books[1][None]).reshape(-1, self.dim), *books[2:]]
+        squares = [np.vecdot(book, book) / (len(books) - 1) for book in books]
+        pairs = list(combinations(range(len(books)), 2))
+        tables = [2 * (books[a] @ books[b].T) + squares[a][:, None] + squares[b] for a, b in pairs]
+        one, other = np.array(pairs).T
+        start = np.cumsum([0, *(table.size for table in tables[:-1])])[:, None]
+        width = np.array([table.shape[1] for table in tables])[:, None]
+        return PairTables(np.concatenate([table.ravel() for table in tables]), one, other, start, width)
+
+    def _rows(self, codes: NDArray[np.uint16]) -> Ints:
+        """Row of each code in `vectors`, int64, of the shape of `codes` (n, levels)."""
+        return np.asarray(codes + np.array([level.start for level in self.levels]))

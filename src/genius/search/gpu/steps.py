@@ -1,0 +1,152 @@
+"""One step of a beam search of fixed shape: the best children of the beams, and the items under them.
+
+Every shape follows from the batch, the beam and the pool; nothing is copied to the host. Where a fixed width
+cannot hold all children, the beams can differ from those of the plain search: `exact` is false then, and such
+a query can be searched again in the plain way. Of too many leaves, those of the best prefixes are scored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from genius.search.gpu.fixed_trie import DenseLevel, FixedTrie
+from genius.search.trie.tensors import Ranges, spread_ranges
+
+INT32_MAX = (1 << 31) - 1
+CHILDREN_PER_BEAM = 32  # read from ranges, at levels that are not dense
+
+
+class CandidateTensors(NamedTuple):
+    """The best items of a batch, positions ascending."""
+
+    positions: Tensor  # (batch, k)
+    scores: Tensor  # (batch, k), -inf in the padding
+    leaves: Tensor  # (batch,) items under the beams
+    exact: Tensor  # (batch,) whether the beams are those of the plain search
+
+
+@dataclass(frozen=True, slots=True)
+class FixedShape:
+    """The sizes of a program's tensors."""
+
+    beam: int
+    k: int
+    stop: int  # levels to search; at least those that are taken in the first step
+    leaves: int  # items to score
+    children: int  # of all beams of a query together, at levels that are not dense
+
+
+class Beams(NamedTuple):
+    """The prefixes of a batch; those with score -inf are padding."""
+
+    start: Tensor  # (batch, beam), and so on
+    end: Tensor
+    node: Tensor
+    scores: Tensor
+    exact: Tensor  # (batch,)
+
+
+def choose_shape(
+    trie: FixedTrie, beam: int, k: int, leaves_per_beam: float, stop: int | None = None
+) -> FixedShape:
+    """The shape for a pool: the search stops where prefixes have few items, and then scores the leaves."""
+    leaves = int(leaves_per_beam * beam)
+    deepest = min(trie.tree_levels + 1, len(trie.sizes))
+    if stop is None:
+        stop = len(trie.codes)
+        while stop < deepest and trie.mean_items[stop] * beam > leaves:
+            stop += 1
+    return FixedShape(beam, k, stop, max(leaves, k), CHILDREN_PER_BEAM * beam)
+
+
+def first_beams(trie: FixedTrie, scores: Tensor, modalities: Tensor, beam: int) -> tuple[Beams, Tensor]:
+    """The best of all prefixes of the first levels, and their columns in `scores` (batch, prefixes)."""
+    scores = scores.masked_fill(~modalities[:, trie.codes[0]], -torch.inf)
+    order = torch.arange(scores.shape[1], device=scores.device).expand_as(scores)
+    column, best, _ = ordered_top_k(scores, order, beam)
+    start = trie.start[column]
+    end = torch.where(best > -torch.inf, trie.end[column], start)
+    exact = torch.ones(len(scores), dtype=torch.bool, device=scores.device)
+    return Beams(start, end, trie.node[column], best, exact), column
+
+
+def dense_children(
+    beams: Beams, level: DenseLevel, code_scores: Tensor, width: int
+) -> tuple[Beams, Tensor, Tensor]:
+    """The best children at a dense level, and the parent beam and code of each.
+
+    `code_scores` (batch, beams or 1, codes). All children are looked at, so this is always exact.
+    """
+    exists = level.exists[(beams.node - level.first).clamp_min(0)]
+    total = (beams.scores[..., None] + code_scores).masked_fill(~exists, -torch.inf).flatten(1)
+    order = torch.arange(total.shape[1], device=total.device)
+    cell, best, _ = ordered_top_k(total, order.expand_as(total), width)
+    parent, code = cell // level.size, cell % level.size
+    number, start, end, _ = level.find(beams.node.gather(1, parent), code)
+    return Beams(start, end, number + level.child_first, best, beams.exact), parent, code
+
+
+def sparse_children(
+    trie: FixedTrie, beams: Beams, level: int, code_scores: Tensor, shape: FixedShape
+) -> tuple[Beams, Tensor, Tensor]:
+    """The best children read from ranges, and the parent beam and code of each.
+
+    `code_scores` (batch, beams or 1, codes). Exact where all children fit into the shape.
+    """
+    ranges = Ranges(beams.start, beams.end, beams.node)
+    children = trie.tensors.children(ranges, level, shape.children)
+    beam = children.parent if code_scores.shape[1] > 1 else torch.zeros_like(children.parent)
+    gained = code_scores.flatten(1).gather(1, beam * code_scores.shape[2] + children.code)
+    total = (beams.scores.gather(1, children.parent) + gained).masked_fill(~children.valid, -torch.inf)
+    order = torch.arange(total.shape[1], device=total.device).expand_as(total)
+    column, best, _ = ordered_top_k(total, order, shape.beam)
+    taken = children.take(column)
+    end = torch.where(best > -torch.inf, taken.end, taken.start)
+    fits = _columns_needed(trie, ranges, level) <= shape.children
+    longer = Beams(taken.start, end, taken.node, best, beams.exact & fits)
+    return longer, children.parent.gather(1, column), children.code.gather(1, column)
+
+
+def _columns_needed(trie: FixedTrie, ranges: Ranges, level: int) -> Tensor:
+    """How many columns the children of a query's prefixes need, (batch,)."""
+    if level >= trie.tree_levels:
+        return (ranges.end - ranges.start).sum(1)
+    first = trie.tensors.node_first
+    return ((first[ranges.node + 1] - first[ranges.node]) * (ranges.end > ranges.start)).sum(1)
+
+
+def leaves_of(beams: Beams, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Items under the beams: beam, position, valid; where they do not fit, those of the best beams."""
+    items = beams.end - beams.start
+    order = beams.scores.sort(dim=1, descending=True, stable=True).indices
+    sizes = items.gather(1, order)
+    before = sizes.cumsum(1) - sizes
+    kept = torch.zeros_like(items).scatter(1, order, (before < width).long())
+    return spread_ranges(beams.start, items * kept, width)
+
+
+def best_leaves(total: Tensor, positions: Tensor, beams: Beams, k: int) -> CandidateTensors:
+    """The `k` items with the best `total` (batch, leaves)."""
+    order = torch.arange(total.shape[1], device=total.device).expand_as(total)
+    column, best, _ = ordered_top_k(total, order, k)
+    leaves = (beams.end - beams.start).sum(1)
+    return CandidateTensors(positions.gather(1, column), best, leaves, beams.exact)
+
+
+def ordered_top_k(scores: Tensor, order: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The `k` largest scores of each row: their `order` (ascending), scores and columns, each (batch, k).
+
+    Of equal scores the one with the lowest order wins: score and order are compared as one integer.
+    `order` is below 2^31.
+    """
+    k = min(k, scores.shape[1])
+    bits = (scores + 0.0).view(torch.int32)  # + 0.0: -0.0 counts as 0.0
+    monotonic = torch.where(bits < 0, bits ^ INT32_MAX, bits).long()
+    column = (monotonic << 32 | (INT32_MAX - order)).topk(k, sorted=False).indices
+    order, ascending = order.gather(1, column).sort(1)
+    column = column.gather(1, ascending)
+    return order, scores.gather(1, column), column

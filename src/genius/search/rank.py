@@ -1,0 +1,139 @@
+"""From candidates to ranked items: re-ranking, the k best, and the merge of several segments.
+
+Re-ranking gives candidates a better score:
+
+    none      the score of the search itself
+    codes     cosine of z_q with the sum of code vectors: nothing but codes is stored
+    vectors   <phi_q, phi_item>: vectors are stored, but only those of the candidates are read
+
+With a fusion weight w, the score is similarity + w * search score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genius.errors import BadInput
+from genius.search.arrays import Floats, Ints
+from genius.search.candidates import Candidates
+from genius.search.codebooks import Codebooks
+from genius.search.trie import Trie
+
+CONVERTED_BYTES = 1 << 18  # of vectors that are converted at a time, so that they stay in the CPU's cache
+FLOAT16_BITS = np.int32(-0x70000001)  # all but three copies of the sign
+
+Fetch = Callable[[Ints], NDArray[Any]]  # item rows -> their vectors phi (n, dim), unit length, any float type
+
+
+@dataclass(frozen=True, slots=True)
+class RankedItems:
+    """The items found for one query, best first."""
+
+    rows: Ints  # (n,) item rows
+    scores: Floats  # (n,)
+    codes: NDArray[np.uint16]  # (n, levels)
+    beams: int = 0  # prefixes the search ended with
+    leaves: int = 0  # items under them
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @classmethod
+    def none(cls, levels: int) -> RankedItems:
+        """Nothing found."""
+        return cls(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros((0, levels), np.uint16))
+
+
+def rerank_by_codes(
+    trie: Trie,
+    candidates: Candidates,
+    codebooks: Codebooks,
+    z: Floats,
+    fusion: float = 0.0,
+    similarity_known: bool = False,
+) -> Candidates:
+    """The same items, scored by the cosine of their summed code vectors with the query `z` (dim,).
+
+    With `similarity_known` (after a lookup) their scores are <z, sum> already, and only lengths are needed.
+    """
+    codes = trie.codes(candidates.positions)
+    if similarity_known:
+        cosine = codebooks.cosine_from_similarity(candidates.scores, codes)
+    else:
+        cosine = codebooks.cosine(z, codes)
+    return candidates.with_scores(_fused(cosine, candidates, fusion))
+
+
+def rerank_by_vectors(
+    trie: Trie, candidates: Candidates, phi: Floats, fetch: Fetch | NDArray[Any], fusion: float = 0.0
+) -> Candidates:
+    """The same items, scored by the cosine of their vectors with the query's `phi` (dim,).
+
+    `fetch` gives vectors by item row: a function, or an array (possibly memory-mapped) that has them all.
+    """
+    rows = trie.rows(candidates.positions)
+    vectors = fetch(rows) if callable(fetch) else fetch.take(rows, axis=0)
+    if vectors.shape != (len(rows), len(phi)):
+        raise BadInput(
+            f"vectors of shape {vectors.shape} for {len(rows)} items and a query of width {len(phi)}: "
+            "index the items with the model that encodes the queries"
+        )
+    return candidates.with_scores(_fused(products(vectors, phi), candidates, fusion))
+
+
+def products(vectors: NDArray[Any], phi: Floats) -> Floats:
+    """<vector, phi> in float32 for each row; unlike a matrix product, equal rows give equal numbers.
+
+    The bits of a finite float16, moved to where a float32 has them, are its value times 2^-112: NumPy takes
+    eight times as long to convert it. The factor goes to `phi`, which changes no bit of the result.
+    """
+    if vectors.dtype != np.float16:
+        return np.asarray(np.vecdot(np.asarray(vectors, dtype=np.float32), phi))
+    scaled = phi * np.float32(2.0**112)
+    out = np.empty(len(vectors), dtype=np.float32)
+    at_once = max(1, CONVERTED_BYTES // (4 * len(phi)))
+    for start in range(0, len(vectors), at_once):
+        bits = vectors[start : start + at_once].view(np.int16).astype(np.int32)
+        bits <<= 13
+        bits &= FLOAT16_BITS
+        np.vecdot(bits.view(np.float32), scaled, out=out[start : start + at_once])
+    return out
+
+
+def rank(trie: Trie, candidates: Sequence[Candidates], k: int) -> list[RankedItems]:
+    """The `k` best candidates of each query, best first; equal ones in the order of their codes, then rows.
+
+    Rows and codes are read for all queries at once.
+    """
+    best = [own.best(k) for own in candidates]
+    orders = [np.argsort(-own.scores, kind="stable") for own in best]  # positions ascend: ties stay in order
+    sorted_positions = [own.positions[order] for own, order in zip(best, orders, strict=True)]
+    positions = np.concatenate(sorted_positions) if len(best) > 1 else sorted_positions[0]
+    rows, codes = trie.rows(positions), trie.codes(positions)
+    ranked, start = [], 0
+    for own, order in zip(best, orders, strict=True):
+        part = slice(start, start + len(order))
+        ranked.append(RankedItems(rows[part], own.scores[order], codes[part], own.beams, own.leaves))
+        start += len(order)
+    return ranked
+
+
+def merge(parts: Sequence[RankedItems], k: int) -> RankedItems:
+    """The `k` best items found for one query in several segments, with the same rule for ties."""
+    if len(parts) == 1:
+        return parts[0]
+    rows = np.concatenate([part.rows for part in parts])
+    scores = np.concatenate([part.scores for part in parts])
+    codes = np.concatenate([part.codes for part in parts])
+    order = np.lexsort((rows, *codes.T[::-1], -scores))[:k]
+    beams, leaves = max(part.beams for part in parts), sum(part.leaves for part in parts)
+    return RankedItems(rows[order], scores[order], codes[order], beams, leaves)
+
+
+def _fused(similarity: Floats, candidates: Candidates, fusion: float) -> Floats:
+    return similarity if fusion == 0.0 else similarity + np.float32(fusion) * candidates.scores

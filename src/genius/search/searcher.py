@@ -1,0 +1,224 @@
+"""The searcher: segments of a pool and query vectors in, ranked items out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genius.errors import BadInput
+from genius.search.arrays import Bools, Floats
+from genius.search.candidates import Candidates
+from genius.search.codebooks import Codebooks
+from genius.search.decoder import combine, search_by_decoder
+from genius.search.lookup import CandidatesBySegment, search_by_lookup
+from genius.search.options import SearchOptions
+from genius.search.plan import FixedPlan, SearchPlan, plan_search
+from genius.search.rank import Fetch, RankedItems, merge, rank, rerank_by_codes, rerank_by_vectors
+from genius.search.segment import TrieSegment
+
+if TYPE_CHECKING:
+    from genius.decode.model import Decoder
+    from genius.search.gpu.programs import Programs
+
+
+class Searcher:
+    """The model's side of a search: code vectors and, unless only `lookup` is wanted, a decoder.
+
+    `device` is where the decoder is put and batches are searched; `lookup` on the CPU does not import torch.
+    `precision` is that of the decoder's weights: float32, bfloat16, or on the CPU int8. With `compiled`,
+    programs of fixed shape go through torch.compile: a minute for each batch size, then faster on a GPU.
+    """
+
+    def __init__(
+        self,
+        codebooks: Sequence[NDArray[Any]],
+        decoder: Decoder | None = None,
+        device: str = "cpu",
+        precision: str = "float32",
+        compiled: bool = False,
+    ) -> None:
+        self.codebooks, self.device, self.compiled = Codebooks(codebooks), device, compiled
+        if decoder is not None and decoder.shape.sizes != self.codebooks.sizes:
+            raise BadInput(
+                f"a decoder of sizes {decoder.shape.sizes} for codebooks of {self.codebooks.sizes}"
+            )
+        if decoder is not None:
+            from genius.decode.precision import with_precision
+
+            decoder = with_precision(decoder, precision).to(device).eval()
+        self.decoder = decoder
+        self.gpu = device.startswith("cuda")  # programs of fixed shape are used unless options say otherwise
+
+    @cached_property
+    def programs(self) -> Programs:
+        """The programs of fixed shape, built when first needed."""
+        from genius.search.gpu.programs import Programs
+
+        return Programs(self.codebooks, self.decoder, self.device, self.compiled)
+
+    def search(
+        self,
+        segments: Sequence[TrieSegment],
+        z: NDArray[Any],
+        options: SearchOptions,
+        *,
+        modalities: Sequence[int] | Bools | None = None,
+        mask: Bools | None = None,
+        phi: NDArray[Any] | None = None,
+        fetch: Fetch | NDArray[Any] | None = None,
+    ) -> list[RankedItems]:
+        """The best items for each query of `z` (batch, dim).
+
+        `modalities`: codes of level 0 to search, or a mask (batch, sizes[0]) with a row per query.
+        `mask`: which item rows to search. `phi` (batch, dim) and `fetch` are needed to re-rank by vectors.
+        """
+        z = self._checked(segments, z)
+        segments = [s if mask is None else s.restricted(mask) for s in segments if s.trie.items]
+        if not len(z) or not segments:
+            return [RankedItems.none(len(self.codebooks.sizes)) for _ in z]
+        plan = plan_search(options, self.gpu)
+        found = self._candidates(segments, z, self._modality_mask(modalities, len(z)), plan)
+        ranked = []
+        for segment, candidates in zip(segments, found, strict=True):
+            done = plan.fixed_reranks and plan.fixed_for(segment) is not None
+            if plan.rerank is not None and not done:
+                candidates = self._rerank(segment, candidates, z, phi, fetch, plan)
+            ranked.append(rank(segment.trie, candidates, plan.k))
+        return [merge(parts, plan.k) for parts in zip(*ranked, strict=True)]
+
+    def warm(self, segments: Sequence[TrieSegment], options: SearchOptions) -> None:
+        """Record now what such searches will replay, for batches of any size; nothing to do on a CPU."""
+        plan = plan_search(options, self.gpu)
+        for segment in segments:
+            fixed = plan.fixed_for(segment)
+            if fixed is not None:
+                self.programs.get(segment.trie, fixed).warm()
+
+    def _candidates(
+        self, segments: Sequence[TrieSegment], z: Floats, modalities: Bools | None, plan: SearchPlan
+    ) -> CandidatesBySegment:
+        """The candidates of each segment and query, by the search's own score."""
+        fixed = [plan.fixed_for(segment) for segment in segments]
+        if not any(fixed):
+            return self._plain(segments, z, modalities, plan)  # the decoder searches all segments as one pool
+        return [
+            self._plain([segment], z, modalities, plan)[0]
+            if own is None
+            else self._fixed(segment, z, modalities, plan, own)
+            for segment, own in zip(segments, fixed, strict=True)
+        ]
+
+    def _plain(
+        self, segments: Sequence[TrieSegment], z: Floats, modalities: Bools | None, plan: SearchPlan
+    ) -> CandidatesBySegment:
+        """Candidates by lookup, by the decoder or by both; tensors are sized by what each query finds."""
+        if plan.decoder is None:
+            return self._by_lookup(segments, z, modalities, plan)
+        if self.decoder is None:
+            raise BadInput("this model has no decoder: search with lookup, or train one")
+        generated = search_by_decoder(
+            segments,
+            self.decoder,
+            z,
+            modalities,
+            beam=plan.beam,
+            leaves=plan.decoder.leaves,
+            stop=plan.decoder.stop,
+            suffixes=plan.decoder.suffixes,
+            device=self.device,
+        )
+        if plan.lookup is None:
+            return generated
+        looked_up = self._by_lookup(segments, z, modalities, plan)
+        best = [[[own.best(plan.beam) for own in part] for part in found] for found in (generated, looked_up)]
+        return combine(
+            segments, self.decoder, z, self.codebooks, *best, weight=plan.weight, device=self.device
+        )
+
+    def _by_lookup(
+        self, segments: Sequence[TrieSegment], z: Floats, modalities: Bools | None, plan: SearchPlan
+    ) -> CandidatesBySegment:
+        assert plan.lookup is not None
+        return search_by_lookup(
+            segments,
+            self.codebooks.tables(z),
+            modalities,
+            beam=plan.beam,
+            leaves=plan.lookup.leaves,
+            stop=plan.lookup.stop,
+            device=plan.lookup.device(len(z), self.device),
+        )
+
+    def _fixed(
+        self, segment: TrieSegment, z: Floats, modalities: Bools | None, plan: SearchPlan, fixed: FixedPlan
+    ) -> list[Candidates]:
+        """Candidates by a program of fixed shape; queries whose beams are not exact are searched again."""
+        found = self.programs.get(segment.trie, fixed)(z, modalities)
+        candidates = [found.of_query(query, plan.beam) for query in range(len(z))]
+        again = np.flatnonzero(~found.exact)
+        if len(again):
+            mask = None if modalities is None else modalities[again]
+            (plain,) = self._plain([segment], z[again], mask, plan)
+            if plan.fixed_reranks:
+                plain = self._rerank(segment, plain, z[again], None, None, plan)
+            for query, own in zip(again, plain, strict=True):
+                candidates[query] = own
+        return candidates
+
+    def _rerank(
+        self,
+        segment: TrieSegment,
+        candidates: Sequence[Candidates],
+        z: Floats,
+        phi: NDArray[Any] | None,
+        fetch: Fetch | NDArray[Any] | None,
+        plan: SearchPlan,
+    ) -> list[Candidates]:
+        """The candidates of each query with the scores of the re-ranking."""
+        rerank = plan.rerank
+        assert rerank is not None
+        if rerank.limit is not None:
+            candidates = [own.best(rerank.limit) for own in candidates]
+        if rerank.by == "codes":
+            return [
+                rerank_by_codes(
+                    segment.trie, own, self.codebooks, query, rerank.fusion, rerank.similarity_known
+                )
+                for own, query in zip(candidates, z, strict=True)
+            ]
+        if phi is None or fetch is None:
+            raise BadInput("this pool has no vectors to re-rank by: use codes, or index it with vectors")
+        vectors = np.asarray(phi, dtype=np.float32)
+        return [
+            rerank_by_vectors(segment.trie, own, query, fetch, rerank.fusion)
+            for own, query in zip(candidates, vectors, strict=True)
+        ]
+
+    def _checked(self, segments: Sequence[TrieSegment], z: NDArray[Any]) -> Floats:
+        z = np.ascontiguousarray(z, dtype=np.float32)
+        if not np.isfinite(z).all():
+            raise BadInput(
+                "a query vector has NaN or infinite entries: check the image or text it comes from"
+            )
+        for segment in segments:
+            if segment.trie.sizes != self.codebooks.sizes:
+                raise BadInput(
+                    f"codes of sizes {segment.trie.sizes} for a model with {self.codebooks.sizes}: "
+                    "index the items with this model"
+                )
+        return z
+
+    def _modality_mask(self, modalities: Sequence[int] | Bools | None, batch: int) -> Bools | None:
+        """Which codes of level 0 each query can find, (batch, sizes[0])."""
+        if modalities is None:
+            return None
+        codes = np.asarray(modalities)
+        if codes.ndim == 2:
+            return codes.astype(bool)
+        mask = np.zeros((batch, self.codebooks.sizes[0]), dtype=bool)
+        mask[:, codes.astype(np.int64)] = True
+        return mask
