@@ -68,7 +68,7 @@ def train_heads(
     seed: int,
     temperature: float = 0.01,
     balance: float = 1.0,
-    dropout: float = 0.2,
+    dropout: float,
     validate: Callable[[Heads], Mapping[str, float]] | None = None,
     show: bool = True,
 ) -> TrainingResult:
