@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -28,9 +29,23 @@ def storage_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
+def temporary_name(path: Path) -> Path:
+    """A name beside `path` that no other writer uses."""
+    return path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")
+
+
+def make_folder(folder: Path) -> None:
+    """Make `folder` and its parents where they are missing; the new names are on disk when it returns."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in missing:
+            _sync_path(path.parent)
+
+
 def write_file(path: Path, chunks: Iterable[Bytes]) -> None:
     """Publish `chunks` as the file `path`: temporary name, fsync, rename, fsync of the folder."""
-    partial = path.with_name(path.name + TEMPORARY)
+    partial = temporary_name(path)
     with storage_errors(path):
         try:
             write_durably(partial, chunks)
@@ -56,11 +71,9 @@ def write_durably(path: Path, chunks: Iterable[Bytes]) -> None:
 
 
 def new_folder(path: Path) -> Path:
-    """An empty folder to fill before `publish` gives it the name `path`; leftovers of a crash are cleared."""
-    partial = path.with_name(path.name + TEMPORARY)
+    """An empty folder to fill before `publish` gives it the name `path`."""
+    partial = temporary_name(path)
     with storage_errors(partial):
-        if partial.exists():
-            shutil.rmtree(partial)
         partial.mkdir()
     return partial
 

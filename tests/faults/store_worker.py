@@ -100,9 +100,12 @@ def random_operations(seed: int, count: int) -> list[Operation]:
     return operations
 
 
-def work(folder: Path, operations: Iterable[Operation]) -> None:
+def work(folder: Path, operations: Iterable[Operation], *, slow: bool = False) -> None:
+    """Perform the operations; when `slow`, each waits for a line on stdin."""
     with Index.open(folder) as index:
         for number, operation in enumerate(operations):
+            if slow:
+                sys.stdin.readline()
             print(f"begin {number}", flush=True)
             try:
                 perform(index, operation)
@@ -118,4 +121,4 @@ if __name__ == "__main__":
     elif sys.argv[2] == "random":
         work(Path(sys.argv[1]), random_operations(int(sys.argv[3]), 2000))
     else:
-        work(Path(sys.argv[1]), json.loads(sys.argv[2]))
+        work(Path(sys.argv[1]), json.loads(sys.argv[2]), slow="slow" in sys.argv[3:])

@@ -10,12 +10,14 @@ import sqlite3
 import subprocess
 import sys
 import time
+import zlib
+from dataclasses import replace
 
 import pytest
 
 from genius.failpoints import VARIABLE
 from genius.store import schema
-from genius.store.check import check
+from genius.store.check import check, repair
 from genius.store.index import Index
 
 TRIALS = 50
@@ -122,33 +124,114 @@ def test_sigkill_at_each_failpoint(worker, tmp_path, place, operation):
         assert worker.visible(index) == worker.expected(worker.apply(state, operation))
 
 
-def make_version_1(file):
-    """Take an index back to the tables of version 1."""
+def crc(*fields):
+    """The checksum of versions 1 and 2."""
+    total = 0
+    for value in fields:
+        data = b"-" if value is None else value.encode() if isinstance(value, str) else value
+        total = zlib.crc32(data if value is None else b"%d:%b" % (len(data), data), total)
+    return total
+
+
+def make_older(file, version):
+    """Take an index back to the tables of version 1 or 2."""
     connection = sqlite3.connect(file, isolation_level=None)
     connection.execute("BEGIN")
-    connection.execute("DROP TABLE removed")
-    connection.execute("DROP TABLE thumbnails")
-    connection.execute("PRAGMA user_version = 1")
+    content = "id, modality, path, text, source, meta, hash"
+    for row, codes, vector, *values in connection.execute(
+        f"SELECT row, codes, vector, {content} FROM items"
+    ).fetchall():
+        sums = (crc(*values), crc(codes, vector), row)
+        connection.execute("UPDATE items SET content_sum = ?, codes_sum = ? WHERE row = ?", sums)
+    connection.execute("ALTER TABLE meta DROP COLUMN sum")
+    connection.execute("ALTER TABLE thumbnails DROP COLUMN sum")
+    connection.execute("DELETE FROM meta WHERE key IN ('last_row', 'removed')")
+    connection.execute("INSERT INTO meta VALUES ('uuid', '\"abc\"')")
+    if version == 1:
+        connection.execute("DROP TABLE removed")
+        connection.execute("DROP TABLE thumbnails")
+    connection.execute(f"PRAGMA user_version = {version}")
     connection.execute("COMMIT")
     connection.close()
 
 
-@pytest.mark.parametrize("place", ["during-migration", "before-migration-commit", "after-commit"])
-def test_sigkill_during_migration(worker, tmp_path, place):
-    folder = tmp_path / "index"
-    worker.create(folder)
-    state = {f"item-{n}": n for n in range(10)}
+STATE = {f"item-{n}": n for n in range(10)}
+
+
+@pytest.fixture
+def older(worker, tmp_path):
+    """Makes an index as an older version left it: a generation, and for version 2 a delta and a tombstone."""
+
+    def make(version):
+        folder = tmp_path / "index"
+        worker.create(folder)
+        with Index.open(folder) as index:
+            index.add([worker.record(id, number) for id, number in STATE.items() if number < 8])
+            index.compact()
+            if version == 2:
+                index.add([replace(worker.record("gone", 99), thumbnail=b"\xff\xd8\xff small")])
+                index.remove(["gone", "item-1"])
+            jpeg = b"\xff\xd8\xff small" if version == 2 else None
+            index.add([replace(worker.record("item-8", 8), thumbnail=jpeg), worker.record("item-9", 9)])
+            if version == 1:
+                index.compact()
+        make_older(folder / "index.sqlite", version)
+        left = {id: number for id, number in STATE.items() if version == 1 or id != "item-1"}
+        return folder, left
+
+    return make
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_index_of_an_older_version_opens_and_works(worker, older, version):
+    folder, state = older(version)
     with Index.open(folder) as index:
-        index.add([worker.record(id, number) for id, number in state.items()])
-        index.compact()
-    make_version_1(folder / "index.sqlite")
+        assert worker.visible(index) == worker.expected(state)
+        row, _ = index.truth.record("item-8")
+        assert index.truth.thumbnail(row) == (b"\xff\xd8\xff small" if version == 2 else None)
+        index.add([worker.record("new", 77)])
+        index.remove(["item-2"])
+        assert index.truth.record("new")[0] > row  # row numbers go on
+    assert check(folder).clean
+    del state["item-2"]
+    assert settle(worker, folder, [state | {"new": 77}])
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_damage_from_before_a_migration_is_still_damage(worker, older, version):
+    folder, state = older(version)
+    connection = sqlite3.connect(folder / "index.sqlite")
+    connection.execute("UPDATE items SET text = 'another' WHERE id = 'item-3'")
+    connection.execute("UPDATE items SET id = CAST(id AS BLOB) WHERE id = 'item-4'")  # had the same checksum
+    connection.commit()
+    connection.close()
+    assert check(folder).truth
+    _, salvage = repair(folder)
+    assert salvage.saved == len(state) - 2
+    assert check(folder).clean
+
+
+def test_a_damaged_index_of_an_older_version_is_repaired(worker, older):
+    folder, state = older(2)
+    data = bytearray((folder / "index.sqlite").read_bytes())
+    data[:100] = bytes(100)
+    (folder / "index.sqlite").write_bytes(data)
+    _, salvage = repair(folder)
+    assert salvage.lost == []
+    assert settle(worker, folder, [state]) == state
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("place", ["during-migration", "before-migration-commit", "after-commit"])
+def test_sigkill_during_migration(worker, older, place, version):
+    folder, state = older(version)
     process = start(worker, folder, "[]", **{VARIABLE: place})
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
     connection = sqlite3.connect(folder / "index.sqlite")
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    found = connection.execute("PRAGMA user_version").fetchone()[0]
+    columns = {name for _, name, *_ in connection.execute("PRAGMA table_info(meta)")}
     connection.close()
-    assert version == (schema.VERSION if place == "after-commit" else 1)
-    assert ("removed" in tables) == ("thumbnails" in tables) == (version == schema.VERSION)
+    assert found == (schema.VERSION if place == "after-commit" else version)
+    assert ("sum" in columns) == (found == schema.VERSION)
     assert settle(worker, folder, [state]) == state

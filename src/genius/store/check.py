@@ -61,6 +61,9 @@ def _truth_problems(index: Index, findings: Findings) -> Iterator[str]:
     file = index.folder / INDEX_FILE
     for problem in index.truth.integrity():
         yield f"{file}: {problem}"
+    index.truth.settings()
+    index.truth.removed(index.truth.last_row())
+    index.truth.check_thumbnails()
     sizes = np.array(index.settings["sizes"])
     for batch in index.truth.batches(index.levels, index.dim):
         findings.items += len(batch)
@@ -68,6 +71,8 @@ def _truth_problems(index: Index, findings: Findings) -> Iterator[str]:
         outside = (batch.codes >= sizes).any(axis=1)
         for row in batch.rows[outside]:
             yield f"{file}: row {row} has codes that the model does not have"
+    if findings.items != sum(index.truth.counts().values()):
+        yield f"{file}: there are rows behind the last one, or modalities that no item has"
 
 
 def _cache_problems(index: Index) -> Iterator[str]:

@@ -72,8 +72,7 @@ class Index:
 
         `notes` are further settings to keep: plain values, under names of their own.
         """
-        with files.storage_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        files.make_folder(folder)
         with WriterLock(folder / LOCK):
             if (folder / INDEX_FILE).exists() or (folder / REPAIRED).exists():
                 raise BadInput(f"{folder} holds an index already: open it, or choose another folder")
@@ -200,7 +199,7 @@ class Index:
         """The present state; the same object as long as nothing changed. A damaged cache is built anew."""
         for _ in range(2):  # a compaction may replace the generation between our two looks at it
             with self._views, suppress(CacheDamaged):
-                if self._snapshot is None or self.truth.change() != self._snapshot.change:
+                if self._snapshot is None or self._snapshot.state != self._state():
                     self._snapshot = self._view()
                 return self._snapshot
         return self.rebuild()
@@ -209,7 +208,7 @@ class Index:
     def steady(self) -> Iterator[None]:
         """No change is seen inside, and none is made by this process; raises CacheDamaged."""
         with self._views, self.truth.reading():
-            if self._snapshot is None or self.truth.change() != self._snapshot.change:
+            if self._snapshot is None or self._snapshot.state != self._state():
                 self._snapshot = self._view()
             yield
 
@@ -231,7 +230,8 @@ class Index:
         before = self._snapshot
         with self.truth.reading():
             pinned = self.pinned()
-            if before is None or pinned != self._pinned:
+            state = self._state()
+            if before is None or pinned != self._pinned or before.state[0] != state[0]:
                 generation = self._load(pinned)
                 if before is not None:
                     before.generation.close()
@@ -245,7 +245,12 @@ class Index:
             parts += self.truth.batches(self.levels, self.dim, after=known, through=through)
             delta = RecordBatch.join(parts)
             delta = delta.take(np.isin(delta.rows, gone, invert=True))
-            return Snapshot(self.truth.change(), generation, gone, delta, through)
+            return Snapshot(state, generation, gone, delta, through)
+
+    def _state(self) -> tuple[tuple[int, int], int]:
+        """What tells two states of the truth apart: the file and the number of its last change."""
+        change = self.truth.change()  # opens the file again, if it has to
+        return self.truth.identity, change
 
     def _load(self, pinned: GenerationRef) -> Generation:
         if pinned.number == 0:
@@ -257,7 +262,9 @@ class Index:
         with self.truth.reading():
             through = self.truth.last_row()
             generation = self._in_memory(through)
-            self._snapshot = Snapshot(-1, generation, self.truth.removed(through), self._empty(), through)
+            state = (self.truth.identity, -1)
+            gone = self.truth.removed(through)
+            self._snapshot = Snapshot(state, generation, gone, self._empty(), through)
             self._pinned = self.pinned()
 
     def _in_memory(self, through: int) -> Generation:

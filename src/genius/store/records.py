@@ -68,24 +68,10 @@ class Record:
         source = None if self.source is None else os.fsencode(self.source)
         codes = np.ascontiguousarray(self.codes, dtype="<u2").tobytes()
         vector = None if self.vector is None else np.ascontiguousarray(self.vector, dtype="<f2").tobytes()
-        stamp = self.stamp
-        return (
-            self.id,
-            self.modality.value,
-            path,
-            self.text,
-            source,
-            self.meta,
-            stamp.size,
-            stamp.mtime_ns,
-            stamp.ctime_ns,
-            stamp.seen_ns,
-            self.hash,
-            codes,
-            vector,
-            checksum((self.id, self.modality.value, path, self.text, source, self.meta, self.hash)),
-            checksum((codes, vector)),
-        )
+        modality, stamp = self.modality.value, self.stamp
+        times = (stamp.size, stamp.mtime_ns, stamp.ctime_ns, stamp.seen_ns)
+        content = (self.id, modality, path, self.text, source, self.meta, *times, self.hash, codes)
+        return (*content, vector, checksum(content), checksum((modality, codes, vector)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,13 +170,24 @@ class RowRuns:
         return np.asarray(places[(rows >= self.row[0]) & (places < self.place[run + 1])])
 
 
-def checksum(fields: Iterable[str | bytes | None]) -> int:
-    """CRC-32 of fields; the boundaries and the absent ones count."""
+def checksum(fields: Iterable[object]) -> int:
+    """CRC-32 of fields; their types, their boundaries and the absent ones count."""
     total = 0
     for value in fields:
-        if value is None:
-            total = zlib.crc32(b"-", total)
-            continue
-        data = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
-        total = zlib.crc32(data, zlib.crc32(b"%d:" % len(data), total))
+        if isinstance(value, bytes):
+            kind, data = b"b", value
+        elif isinstance(value, str):
+            kind, data = b"s", value.encode("utf-8", "surrogateescape")
+        else:  # an integer or None; from a damaged page perhaps a float
+            kind, data = b"i", repr(value).encode()
+        total = zlib.crc32(data, zlib.crc32(b"%b%d:" % (kind, len(data)), total))
     return total
+
+
+def rows_digest(rows: Rows) -> tuple[int, int]:
+    """How many row numbers there are, and a sum of them that a lost or changed one alters.
+
+    Digests of disjoint sets add up, both numbers modulo 2 ** 64.
+    """
+    spread = rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)  # wraps around
+    return len(rows), int(spread.sum(dtype=np.uint64))

@@ -1,13 +1,11 @@
-"""The tables of the truth, their version, and the way from older versions."""
+"""The tables of the truth and their version."""
 
 from __future__ import annotations
 
 import sqlite3
 
-from genius.failpoints import failpoint
-
 APPLICATION = 0x47454E53  # "GENS": tells our files from other people's
-VERSION = 2
+VERSION = 3
 
 ITEMS = """
 CREATE TABLE items (
@@ -18,38 +16,50 @@ CREATE TABLE items (
     text TEXT,
     source BLOB,                            -- the folder or file it was read from, for pruning
     meta TEXT NOT NULL,                     -- JSON object
-    size INTEGER NOT NULL,                  -- of the file, with the three times: see stamps.py
+    size INTEGER NOT NULL,                  -- of the file, with the three times: see records.Stamp
     mtime_ns INTEGER NOT NULL,
     ctime_ns INTEGER NOT NULL,
     seen_ns INTEGER NOT NULL,
     hash BLOB NOT NULL,                     -- of image bytes and text
     codes BLOB NOT NULL,                    -- uint16, little-endian, one per level
     vector BLOB,                            -- phi as float16, or NULL
-    content_sum INTEGER NOT NULL,           -- CRC-32 of the columns from id to meta and the hash
-    codes_sum INTEGER NOT NULL              -- CRC-32 of codes and vector
+    content_sum INTEGER NOT NULL,           -- of the columns from id to codes: see records.checksum
+    codes_sum INTEGER NOT NULL              -- of modality, codes and vector
 )"""
-META = "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)"
+META = """
+CREATE TABLE meta (
+    key TEXT PRIMARY KEY,
+    value TEXT NOT NULL,                    -- JSON
+    sum INTEGER NOT NULL DEFAULT 0          -- of key and value
+)"""
 REMOVED = "CREATE TABLE removed (row INTEGER PRIMARY KEY)"  # rows that the present generation still holds
-THUMBNAILS = (
-    "CREATE TABLE thumbnails (row INTEGER PRIMARY KEY, jpeg BLOB NOT NULL)"  # of images without a file
-)
+THUMBNAILS = """
+CREATE TABLE thumbnails (                   -- of images without a file
+    row INTEGER PRIMARY KEY,
+    jpeg BLOB NOT NULL,
+    sum INTEGER NOT NULL DEFAULT 0          -- of row and jpeg
+)"""
+TABLES = {"items": ITEMS, "meta": META, "removed": REMOVED, "thumbnails": THUMBNAILS}
+
+
+def columns(connection: sqlite3.Connection) -> dict[str, list[tuple[object, ...]]]:
+    """Name, type and constraints of every column, by table; without the spelling of the statements."""
+    return {table: connection.execute(f"PRAGMA table_info({table})").fetchall() for table in TABLES}
+
+
+def expected_columns() -> dict[str, list[tuple[object, ...]]]:
+    """What `columns` says of tables that were just made."""
+    connection = sqlite3.connect(":memory:")
+    try:
+        create(connection)
+        return columns(connection)
+    finally:
+        connection.close()
 
 
 def create(connection: sqlite3.Connection) -> None:
     """Make the tables of the newest version; the caller holds the transaction."""
-    for statement in (ITEMS, META, REMOVED, THUMBNAILS):
+    for statement in TABLES.values():
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {APPLICATION}")
     connection.execute(f"PRAGMA user_version = {VERSION}")
-
-
-def migrate(connection: sqlite3.Connection, version: int) -> None:
-    """Bring the tables from `version` to VERSION; the caller holds the transaction: all or nothing."""
-    if version < 2:
-        # Version 1 knew no delta: it built a generation after every change and kept no thumbnails.
-        connection.execute(REMOVED)
-        failpoint("during-migration")
-        connection.execute(THUMBNAILS)
-        connection.execute("DELETE FROM meta WHERE key = 'generation'")  # built anew with its tombstones
-    connection.execute(f"PRAGMA user_version = {VERSION}")
-    failpoint("before-migration-commit")

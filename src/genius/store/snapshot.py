@@ -24,11 +24,16 @@ class GenerationRef(NamedTuple):
 class Snapshot:
     """One state of the index: the generation, less the rows that are gone, plus the delta."""
 
-    change: int
+    state: tuple[tuple[int, int], int]  # device and inode of the truth, and the number of its last change
     generation: Generation
     gone: Rows  # rows that are removed, ascending
     delta: RecordBatch
     through: int  # rows up to here are accounted for
+
+    @property
+    def change(self) -> int:
+        """The number of the last change that is accounted for."""
+        return self.state[1]
 
     def alive(self) -> AnyArray:
         """Which places of the generation are still there, (n,) bool."""

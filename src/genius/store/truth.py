@@ -13,72 +13,119 @@ from typing import Any
 
 import numpy as np
 
+from genius.errors import IndexLocked, IndexMismatch, StorageError
 from genius.failpoints import failpoint
 from genius.locks import OrderedLock
 from genius.store import schema
-from genius.store.connection import connect, corrupt, sqlite_errors
-from genius.store.records import MODALITIES, Amendment, Known, Record, RecordBatch, Rows, Stamp, checksum
+from genius.store.connection import FIXED, connect, corrupt, setting_rows, sqlite_errors
+from genius.store.migration import migrate
+from genius.store.records import (
+    MODALITIES,
+    Amendment,
+    Known,
+    Record,
+    RecordBatch,
+    Rows,
+    Stamp,
+    checksum,
+    rows_digest,
+)
 from genius.types import Modality
 
 CHUNK = 4096  # rows read at a time
 _PLACE = {modality.value: place for place, modality in enumerate(MODALITIES)}
 _INSERT = (
-    "INSERT INTO items (id, modality, path, text, source, meta, size, mtime_ns, ctime_ns, seen_ns, hash, "
-    "codes, vector, content_sum, codes_sum) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+    "INSERT INTO items (row, id, modality, path, text, source, meta, size, mtime_ns, ctime_ns, seen_ns, "
+    "hash, codes, vector, content_sum, codes_sum) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 )
 _CONTENT = (
     "row, id, modality, path, text, source, meta, size, mtime_ns, ctime_ns, seen_ns, hash, codes, content_sum"
 )
 
 
-class Truth:
-    """The open SQLite file; threads may share it and take turns."""
+_REQUIRED = {*FIXED, "notes", "change", "last_row", "removed"}  # settings
 
-    def __init__(self, file: Path, connection: sqlite3.Connection) -> None:
+
+class Truth:
+    """The open SQLite file; threads may share it and take turns.
+
+    A repair, or a writer where this process may only read, can put another state under the name of the
+    file: every use begins with a look at the name, and opens the file again if it has to.
+    """
+
+    def __init__(self, file: Path) -> None:
         self.file = file
-        self.connection = connection
+        self._open = connect(file)
         self._turn = OrderedLock("truth")
+        self._depth = 0  # of uses inside each other
+        self._fixed: dict[str, Any] | None = None  # settings that another file of this name must have, too
 
     @classmethod
     def open(cls, file: Path) -> Truth:
         """Open the truth for reading and writing, or just reading where the folder cannot be written."""
-        return cls(file, connect(file))
+        return cls(file)
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The connection in use; changes when the file is opened again."""
+        return self._open.connection
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Device and inode of the open file."""
+        return self._open.identity
 
     def close(self) -> None:
         """Close the file; what was committed stays."""
         with suppress(sqlite3.Error):
-            self.connection.close()
+            self._open.connection.close()
 
     @property
     def version(self) -> int:
         """Version of the tables."""
-        return int(self._one("PRAGMA user_version"))
+        with self._use():
+            return int(self.connection.execute("PRAGMA user_version").fetchone()[0])
 
     def migrate(self) -> None:
         """Bring older tables to the newest version in one transaction."""
         with self.writing():
-            schema.migrate(self.connection, self.version)
+            migrate(self.connection, self.version)
 
     # --- settings -----------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        """Every setting."""
+        """Every setting; raises IndexCorrupt if one is damaged or missing."""
         with self._use():
-            try:
-                return {
-                    key: json.loads(value) for key, value in self.connection.execute("SELECT * FROM meta")
-                }
-            except ValueError:
-                raise corrupt(self.file, "its settings cannot be read") from None
+            rows = self.connection.execute("SELECT key, value, sum FROM meta").fetchall()
+        found = {key: self._setting(key, value, expected) for key, value, expected in rows}
+        if missing := _REQUIRED - found.keys():
+            raise corrupt(self.file, f"its settings lack {', '.join(sorted(missing))}")
+        if self._fixed is None:
+            self._fixed = {key: found[key] for key in FIXED}
+        return found
 
     def put(self, **settings: Any) -> None:
         """Write settings; the caller holds the transaction."""
-        rows = [(key, json.dumps(value)) for key, value in settings.items()]
-        self.connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
+        self.connection.executemany(
+            "INSERT OR REPLACE INTO meta (key, value, sum) VALUES (?, ?, ?)", setting_rows(settings)
+        )
 
     def change(self) -> int:
         """A number that grows with every transaction."""
-        return int(self._one("SELECT value FROM meta WHERE key = 'change'"))
+        return int(self._get("change"))
+
+    def _get(self, key: str) -> Any:
+        """One setting."""
+        with self._use():
+            row = self.connection.execute("SELECT value, sum FROM meta WHERE key = ?", (key,)).fetchone()
+        if row is None:
+            raise corrupt(self.file, f"its settings lack {key}")
+        return self._setting(key, *row)
+
+    def _setting(self, key: Any, value: Any, expected: Any) -> Any:
+        if checksum((key, value)) != expected:
+            raise corrupt(self.file, "a setting fails its checksum")
+        return json.loads(value)
 
     # --- writing ------------------------------------------------------------------------------------------
 
@@ -86,10 +133,12 @@ class Truth:
     def writing(self) -> Iterator[None]:
         """One transaction: committed and on disk when it ends well, gone when it does not."""
         with self._use():
+            if not self.file.exists():
+                raise StorageError(f"{self.file} is gone: nothing is written; open the index again")
             self.connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
-                self.connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'change'")
+                self.put(change=self.change() + 1)
                 failpoint("before-commit")
                 self.connection.execute("COMMIT")
             except BaseException:
@@ -102,22 +151,30 @@ class Truth:
         """Add or replace items by id, the last of equal ids winning; the caller holds the transaction."""
         last = {record.id: record for record in records}
         self.delete(list(last))
-        for record in last.values():
-            cursor = self.connection.execute(_INSERT, record.columns())
-            if record.thumbnail is not None:
-                self.connection.execute(
-                    "INSERT INTO thumbnails VALUES (?, ?)", (cursor.lastrowid, record.thumbnail)
-                )
+        first = self.last_row() + 1
+        for row, record in enumerate(last.values(), start=first):
+            self.connection.execute(_INSERT, (row, *record.columns()))
+            self._keep_thumbnail(row, record.thumbnail)
+        self.put(last_row=first + len(last) - 1)
 
     def delete(self, ids: Sequence[str]) -> int:
         """Take items out, leaving tombstones; how many there were. The caller holds the transaction."""
-        count = 0
+        gone: list[tuple[int]] = []
         for id in dict.fromkeys(ids):
-            found = self.connection.execute("DELETE FROM items WHERE id = ? RETURNING row", (id,)).fetchall()
-            self.connection.executemany("INSERT INTO removed VALUES (?)", found)
-            self.connection.executemany("DELETE FROM thumbnails WHERE row = ?", found)
-            count += len(found)
-        return count
+            gone += self.connection.execute("DELETE FROM items WHERE id = ? RETURNING row", (id,)).fetchall()
+        if gone:
+            self.connection.executemany("INSERT INTO removed VALUES (?)", gone)
+            self.connection.executemany("DELETE FROM thumbnails WHERE row = ?", gone)
+            count, digest = self._get("removed")
+            more, change = rows_digest(np.array(gone, np.int64).ravel())
+            self.put(removed=(count + more, (digest + change) % 2**64))
+        return len(gone)
+
+    def _keep_thumbnail(self, row: int, jpeg: bytes | None) -> None:
+        if jpeg is not None:
+            self.connection.execute(
+                "INSERT OR REPLACE INTO thumbnails VALUES (?, ?, ?)", (row, jpeg, checksum((row, jpeg)))
+            )
 
     def amend(self, change: Amendment) -> None:
         """Change what a search does not look at, in place; the caller holds the transaction."""
@@ -135,6 +192,7 @@ class Truth:
     def forget_removed(self, through: int) -> None:
         """Drop tombstones of rows that no generation holds any more; the caller holds the transaction."""
         self.connection.execute("DELETE FROM removed WHERE row <= ?", (through,))
+        self.put(removed=rows_digest(self._removed_rows()))
 
     # --- reading ------------------------------------------------------------------------------------------
 
@@ -155,13 +213,11 @@ class Truth:
     def known(self, ids: Sequence[str]) -> dict[str, Known]:
         """Of the stored ones among `ids`, what tells whether they have changed."""
         found = {}
-        query = (
-            "SELECT row, path, source, meta, hash, size, mtime_ns, ctime_ns, seen_ns FROM items WHERE id = ?"
-        )
         with self._use():
             for id in ids:
-                for row, path, source, meta, hash, *stamp in self.connection.execute(query, (id,)):
-                    found[id] = Known(row, _path(path), _path(source), meta, hash, Stamp(*stamp))
+                if (stored := self.record(id)) is not None:
+                    row, record = stored
+                    found[id] = Known(row, record.path, record.source, record.meta, record.hash, record.stamp)
         return found
 
     def records(self, rows: Iterable[int]) -> dict[int, Record]:
@@ -179,19 +235,41 @@ class Truth:
         """Row and content of the item called `id`."""
         with self._use():
             values = self.connection.execute(f"SELECT {_CONTENT} FROM items WHERE id = ?", (id,)).fetchone()
-        return None if values is None else (int(values[0]), self._record(values))
+        if values is None:
+            return None
+        record = self._record(values)
+        if record.id != id:
+            raise corrupt(self.file, "its index of ids leads to another item")
+        return int(values[0]), record
 
     def thumbnail(self, row: int) -> bytes | None:
         """The stored thumbnail of a row, if it has one."""
         with self._use():
-            found = self.connection.execute("SELECT jpeg FROM thumbnails WHERE row = ?", (row,)).fetchone()
-        return None if found is None else bytes(found[0])
+            query = "SELECT row, jpeg, sum FROM thumbnails WHERE row = ?"
+            found = self.connection.execute(query, (row,)).fetchone()
+        return None if found is None else self._thumbnail(found)
+
+    def check_thumbnails(self) -> None:
+        """Read all thumbnails; raises IndexCorrupt if one is damaged or belongs to no item."""
+        with self._use():
+            for found in self.connection.execute("SELECT row, jpeg, sum FROM thumbnails"):
+                self._thumbnail(found)
+            orphans = "SELECT count(*) FROM thumbnails WHERE row NOT IN (SELECT row FROM items)"
+            if self.connection.execute(orphans).fetchone()[0]:
+                raise corrupt(self.file, "a thumbnail belongs to no item")
+
+    def _thumbnail(self, values: tuple[Any, ...]) -> bytes:
+        row, jpeg, expected = values
+        if checksum((row, jpeg)) != expected:
+            raise corrupt(self.file, f"the thumbnail of row {row} fails its checksum")
+        return bytes(jpeg)
 
     def ids_from(self, source: str) -> list[str]:
         """Ids of the items that were read from `source`, in row order."""
-        query = "SELECT id FROM items WHERE source = ? ORDER BY row"
+        query = f"SELECT {_CONTENT} FROM items WHERE source = ? ORDER BY row"
         with self._use():
-            return [id for (id,) in self.connection.execute(query, (os.fsencode(source),))]
+            found = self.connection.execute(query, (os.fsencode(source),))
+            return [self._record(values).id for values in found]
 
     def batches(
         self, levels: int, dim: int | None, after: int = 0, through: int | None = None
@@ -208,19 +286,30 @@ class Truth:
                 chunk = self.connection.execute(query, (after, last)).fetchall()
             if not chunk:
                 return
+            for values in chunk:
+                if not after < values[0] <= last:  # else a damaged tree could be walked for ever
+                    raise corrupt(self.file, "its rows are out of order")
+                after = values[0]
             yield self._batch(chunk, levels, dim)
-            after = chunk[-1][0]
 
     def removed(self, through: int) -> Rows:
-        """Rows up to `through` that are gone, ascending."""
+        """Rows up to `through` that are gone, ascending; raises IndexCorrupt if one is lost or changed."""
+        with self.reading():
+            rows = self._removed_rows()
+            if rows_digest(rows) != tuple(self._get("removed")):
+                raise corrupt(self.file, "its list of removed rows fails its checksum")
+        return np.sort(rows[rows <= through])
+
+    def _removed_rows(self) -> Rows:
         with self._use():
-            found = self.connection.execute("SELECT row FROM removed WHERE row <= ? ORDER BY row", (through,))
-            return np.array([row for (row,) in found], dtype=np.int64)
+            found = self.connection.execute("SELECT row FROM removed").fetchall()
+        return np.array(found, dtype=np.int64).ravel()
 
     def since(self, row: int) -> tuple[int, int]:
-        """How many items have come after `row`, and how many up to it have gone."""
-        added = self._one("SELECT count(*) FROM items WHERE row > ?", row)
-        return int(added), int(self._one("SELECT count(*) FROM removed WHERE row <= ?", row))
+        """How many items have come after `row`, and how many have gone since the last compaction."""
+        with self.reading():
+            added = self.connection.execute("SELECT count(*) FROM items WHERE row > ?", (row,)).fetchone()[0]
+            return int(added), int(self._get("removed")[0])
 
     def rows(self) -> Rows:
         """Row numbers of all items, ascending."""
@@ -230,14 +319,18 @@ class Truth:
             )
 
     def integrity(self) -> list[str]:
-        """What SQLite itself finds wrong with the file."""
+        """What SQLite itself finds wrong with the file, and whether the tables are the ones we made."""
         with self._use():
             found = [str(line) for (line,) in self.connection.execute("PRAGMA integrity_check(20)")]
-        return [] if found == ["ok"] else found
+            if found == ["ok"]:
+                found = []
+            if schema.columns(self.connection) != schema.expected_columns():
+                found.append("its tables are not those of an index")
+        return found
 
     def last_row(self) -> int:
         """The highest row number ever given (0 when none was)."""
-        return int(self._one("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'items'"))
+        return int(self._get("last_row"))
 
     def counts(self) -> dict[Modality, int]:
         """How many items there are of each modality."""
@@ -247,19 +340,43 @@ class Truth:
 
     @contextmanager
     def _use(self) -> Iterator[None]:
+        """A turn at the file that has the name now; all access is inside of it."""
         with self._turn, sqlite_errors(self.file):
-            yield
+            if not self._depth and not self._open.is_current():
+                self._reopen()
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1
+                if not self._depth and self._open.changed_meanwhile():
+                    raise IndexLocked(
+                        f"{self.file.parent} was changed by another process while it was read: run again"
+                    )
 
-    def _one(self, query: str, *values: Any) -> Any:
-        with self._use():
-            row = self.connection.execute(query, values).fetchone()
-        if row is None:
-            raise corrupt(self.file, "a setting is missing")
-        return row[0]
+    def _reopen(self) -> None:
+        fresh = connect(self.file)
+        try:
+            self._require_same_index(fresh.connection)
+        except BaseException:
+            fresh.connection.close()
+            raise
+        before, self._open = self._open, fresh
+        with suppress(sqlite3.Error):
+            before.connection.close()
+
+    def _require_same_index(self, connection: sqlite3.Connection) -> None:
+        if self._fixed is None:
+            return
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        found = dict(connection.execute("SELECT key, value FROM meta").fetchall())
+        same = all(found.get(key) == json.dumps(value) for key, value in self._fixed.items())
+        if version != schema.VERSION or not same:
+            raise IndexMismatch(f"another index has taken the place of {self.file}: open it again")
 
     def _record(self, values: tuple[Any, ...]) -> Record:
         row, id, modality, path, text, source, meta, *stamp, hash, codes, expected = values
-        if checksum((id, modality, path, text, source, meta, hash)) != expected:
+        if checksum(values[1:-1]) != expected:
             raise corrupt(self.file, f"row {row} fails its checksum")
         numbers = np.frombuffer(codes, dtype="<u2").astype(np.uint16)
         return Record(
@@ -268,11 +385,11 @@ class Truth:
 
     def _batch(self, chunk: list[tuple[Any, ...]], levels: int, dim: int | None) -> RecordBatch:
         for row, modality, codes, expected, vector in chunk:
-            widths = (len(codes) == 2 * levels) and (
-                dim is None or (vector is not None and len(vector) == 2 * dim)
-            )
-            if not widths or modality not in _PLACE or checksum((codes, vector)) != expected:
+            sound = checksum((modality, codes, vector)) == expected and modality in _PLACE
+            if not sound or len(codes) != 2 * levels:
                 raise corrupt(self.file, f"row {row} fails its checksum")
+            if dim is not None and (vector is None or len(vector) != 2 * dim):
+                raise corrupt(self.file, f"row {row} has no vector of width {dim}")
         vectors = None
         if dim is not None:
             joined = b"".join(row[4] for row in chunk)
