@@ -33,7 +33,7 @@ def test_symlink_loops_are_walked_once(tmp_path: Path) -> None:
     (tmp_path / "gone.jpg").symlink_to(tmp_path / "nowhere.jpg")
     report = Report()
     assert found(tmp_path, report) == ["sub/deep/x.jpg"]  # by its real path, though a_link sorts first
-    assert sorted(name.rpartition("/")[2] for name, _ in report.names) == ["gone.jpg", "loop.jpg"]
+    assert sorted(name.rpartition("/")[2] for name, _ in report.names) == ["gone.jpg", "loop.jpg", "self"]
 
 
 def test_a_linked_folder_outside_is_walked(tmp_path: Path) -> None:

@@ -184,8 +184,8 @@ def _index_path(
     from genius.data.report import Report
     from genius.data.tables import read_items
 
-    report = Report()
     seen: set[str] = set()
+    report = Report(ids=seen if prune else None)  # what is skipped may still be there
     source = _resolved(path)
     items = _noted(read_items(path, _patterns(engine, path, exclude), report), seen if prune else None)
     with progress(_count(path), f"index {path.name}") as done:
@@ -195,8 +195,12 @@ def _index_path(
 
 
 def _prune(engine: Engine, source: str, seen: set[str], report: Report) -> int:
-    if any(reason.startswith("folder cannot be read") for reason in report.reasons):
-        say("nothing was pruned: a folder could not be read, so its files may still be there")
+    """Remove what was read from `source` once and is gone; nothing, unless all of it could be listed."""
+    if report.unknown:
+        say(
+            f"nothing was pruned: {report.unknown} folders or lines could not be read, and what they hold "
+            "may still be there; make them readable, or leave them out with --exclude"
+        )
         return 0
     return engine.prune(source, seen)
 

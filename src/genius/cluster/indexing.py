@@ -181,6 +181,7 @@ def _take(index: Index, kept: PartStore, facts: dict[str, Any], outcome: Cluster
     share.processor += facts["processor"]
     if outcome.seen:
         outcome.seen[facts["source"]].update(facts["ids"])
+        outcome.seen[facts["source"]].update((facts["end"] or {}).get("ids", ()))  # skipped, but there
 
 
 def _tell(report: Report, facts: dict[str, Any]) -> None:
@@ -189,6 +190,7 @@ def _tell(report: Report, facts: dict[str, Any]) -> None:
     if facts["end"]:
         report.ignored += facts["end"]["ignored"]
         report.skipped += facts["end"]["unnamed"]
+        report.unknown += facts["end"]["unknown"]
 
 
 def _require(facts: dict[str, Any]) -> None:

@@ -60,7 +60,7 @@ def _reader(place: int, source: SourceSpec, size: int) -> Any:
 
 def read_parts(place: int, source: SourceSpec, size: int = BATCHES) -> Iterator[pa.Table]:
     """The parts of a source, one row each, and a last row without items that says how it ended."""
-    report, told = Report(), 0
+    report, told = Report(ids=set()), 0
     number, error = 0, ""
     try:
         for part in _parts(read_items(source.name, source.exclude, report), size):
@@ -70,7 +70,13 @@ def read_parts(place: int, source: SourceSpec, size: int = BATCHES) -> Iterator[
     except GeniusError as problem:
         error = str(problem)
     unnamed = report.skipped - len(report.names)
-    end = {"error": error, "ignored": report.ignored, "unnamed": unnamed}
+    end = {
+        "error": error,
+        "ignored": report.ignored,
+        "unnamed": unnamed,
+        "unknown": report.unknown,
+        "ids": sorted(report.ids or ()),
+    }
     yield _row(place, number, [], report.names[told:], end)
 
 

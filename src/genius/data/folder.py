@@ -55,6 +55,7 @@ def _walk(root: Path, exclude: Sequence[str], report: Report) -> Iterator[tuple[
             with os.scandir(folder) as listing:
                 entries = sorted(listing, key=lambda entry: entry.name)
         except OSError as error:
+            report.unknown += 1
             report.skip(folder, f"folder cannot be read: {error.strerror}")
             continue
         files, inner = [], []
@@ -68,10 +69,14 @@ def _walk(root: Path, exclude: Sequence[str], report: Report) -> Iterator[tuple[
                 linked.append(Path(entry.path))
             elif _suffix(entry.name) not in SUFFIXES and _suffix(entry.name) != TEXT_SUFFIX:
                 report.ignored += 1
+                if kind == "other" and entry.is_symlink():  # perhaps a folder, on a disk that is not mounted
+                    report.unknown += 1
+                    report.skip(entry.path, "a link that leads nowhere")
             elif kind == "file":
                 files.append(entry.name)
             else:
-                report.skip(entry.path, "not a regular file, or a link that leads nowhere")
+                id = item_id(str(Path(entry.path).relative_to(root)))
+                report.skip(entry.path, "not a regular file, or a link that leads nowhere", id)
         waiting.extend(reversed(inner))
         yield folder, files
 
@@ -81,17 +86,19 @@ def read_files(root: Place, folder: Place, files: Sequence[str], report: Report)
     texts: dict[str, str] = {}  # name without suffix -> file
     for name in files:
         if _suffix(name) == TEXT_SUFFIX and texts.setdefault(Path(name).stem, name) != name:
-            report.skip(folder / name, f"{texts[Path(name).stem]} has the same name")
+            report.skip(
+                folder / name, f"{texts[Path(name).stem]} has the same name", _id(root, folder / name)
+            )
     images = [name for name in files if _suffix(name) in SUFFIXES]
     paired = {Path(name).stem for name in images} & texts.keys()
     for name in images:
         stem = Path(name).stem
-        text = _text(folder / texts[stem], report) if stem in paired else UserText("")
+        text = _text(root, folder / texts[stem], report) if stem in paired else UserText("")
         report.read += 1
         yield _item(root, folder / name, folder / name, text)
     for stem, name in texts.items():
         if stem not in paired:
-            text = _text(folder / name, report)
+            text = _text(root, folder / name, report)
             if text.text:
                 report.read += 1
                 yield _item(root, folder / name, None, text)
@@ -100,18 +107,22 @@ def read_files(root: Place, folder: Place, files: Sequence[str], report: Report)
 def _item(root: Place, file: Place, image: Place | None, text: UserText) -> Item:
     meta = {"text_flags": list(text.flags)} if text.flags else {}
     shown = image if image is None or isinstance(image, Path) else str(image)
-    return Item(item_id(str(file.relative_to(root))), shown, text.text or None, meta)
+    return Item(_id(root, file), shown, text.text or None, meta)
 
 
-def _text(file: Place, report: Report) -> UserText:
+def _id(root: Place, file: Place) -> str:
+    return item_id(str(file.relative_to(root)))
+
+
+def _text(root: Place, file: Place, report: Report) -> UserText:
     """The text in `file`; an unreadable or empty one is reported and "", an image beside it stands alone."""
     try:
         text = read_text(file)
     except BadInput as error:
-        report.skip(file, error)
+        report.skip(file, error, _id(root, file))
         return UserText("")
     if not text.text:
-        report.skip(file, "empty text")
+        report.skip(file, "empty text", _id(root, file))
     return text
 
 

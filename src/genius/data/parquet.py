@@ -24,7 +24,7 @@ def read_parquet(file: Path | RemotePath, report: Report) -> Iterator[Item]:
     A row without id is called by the file and its number.
     """
     from genius.data.remote import INSTALL
-    from genius.data.tables import item_of
+    from genius.data.tables import item_of, skip_row
 
     try:
         from pyarrow.lib import ArrowException
@@ -40,15 +40,16 @@ def read_parquet(file: Path | RemotePath, report: Report) -> Iterator[Item]:
             for batch in opened.iter_batches(ROWS_AT_ONCE):
                 for start in range(batch.num_rows):
                     number += 1
+                    fields: dict[str, Any] = {}
                     try:
                         (row,) = batch.slice(start, 1).to_pylist()
                         fields, data = _fields(row)
                         item = item_of(fields, file.parent, data, f"{file.name}/{number}")
                     except (ValueError, OverflowError, ArrowException, BadInput) as error:
-                        report.skip(f"{file}:{number}", error)
+                        skip_row(report, f"{file}:{number}", error, fields)
                         continue
                     except RecursionError:
-                        report.skip(f"{file}:{number}", "nested too deeply")
+                        skip_row(report, f"{file}:{number}", "nested too deeply", fields)
                         continue
                     report.read += 1
                     yield item

@@ -40,9 +40,13 @@ class Report:
     skipped: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     names: list[Skipped] = field(default_factory=list)
+    ids: set[str] | None = None  # of skipped items, collected only if it is a set: for `--prune`
+    unknown: int = 0  # skipped folders and lines that may hold items of ids we do not know
 
-    def skip(self, name: object, reason: object) -> None:
-        """Count `name` as left out because of `reason`."""
+    def skip(self, name: object, reason: object, id: str | None = None) -> None:
+        """Count `name` as left out because of `reason`; `id` is that of the item it would have been."""
+        if self.ids is not None and id is not None:
+            self.ids.add(id)
         why = printable(reason)
         self.skipped += 1
         self.reasons[why if why in self.reasons or len(self.reasons) < self.keep else _OTHER] += 1

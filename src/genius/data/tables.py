@@ -67,10 +67,12 @@ def _read_remote_folder(root: RemotePath, exclude: Sequence[str], report: Report
 def read_jsonl(file: Path | RemotePath, report: Report) -> Iterator[Item]:
     """The items in `file`, one JSON object a line."""
     for number, line in numbered_lines(file):
+        fields: Mapping[str, Any] = {}
         try:
-            item = item_of(json_object(line), file.parent)
+            fields = json_object(line)
+            item = item_of(fields, file.parent)
         except (ValueError, BadInput) as error:
-            report.skip(f"{file}:{number}", error)
+            skip_row(report, f"{file}:{number}", error, fields)
             continue
         report.read += 1
         yield item
@@ -84,10 +86,12 @@ def read_csv(file: Path | RemotePath, report: Report) -> Iterator[Item]:
             reader = csv.reader(stream, delimiter=DELIMITERS.get(file.suffix.lower(), ","))
             columns = _columns(reader, file)
             for number, cells in _rows(reader, file, report):
+                fields: Mapping[str, Any] = dict(zip(columns, cells, strict=False))
                 try:
-                    item = item_of(_fields(columns, cells), file.parent)
+                    fields = _fields(columns, cells)
+                    item = item_of(fields, file.parent)
                 except (ValueError, BadInput) as error:
-                    report.skip(f"{file}:{number}", error)
+                    skip_row(report, f"{file}:{number}", error, fields)
                     continue
                 report.read += 1
                 yield item
@@ -115,7 +119,7 @@ def _rows(reader: Any, file: Path | RemotePath, report: Report) -> Iterator[tupl
         except StopIteration:
             return
         except csv.Error as error:
-            report.skip(f"{file}:{reader.line_num}", error)
+            skip_row(report, f"{file}:{reader.line_num}", error, {})
             continue
         if any(cells):
             yield reader.line_num, cells
@@ -156,6 +160,19 @@ def item_of(
     if cleaned.flags:
         meta["text_flags"] = list(cleaned.flags)
     return Item(_id(fields, image, name), shown, cleaned.text or None, meta)
+
+
+def skip_row(
+    report: Report, where: str, reason: object, fields: Mapping[str, Any], name: str | None = None
+) -> None:
+    """Report a row that is skipped, with the id it has, if that can be told."""
+    image = fields.get("image") or fields.get("path")
+    try:
+        id = _id(fields, image if isinstance(image, str) else None, name)
+    except ValueError:
+        report.unknown += 1
+        id = None
+    report.skip(where, reason, id)
 
 
 def _id(fields: Mapping[str, Any], image: str | None, name: str | None) -> str:

@@ -24,11 +24,12 @@ TEXT, FIELDS = ".txt", ".json"
 
 def read_tar(file: Path | RemotePath, report: Report) -> Iterator[Item]:
     """The items in the shard `file`, in its order; a `.json` member has fields as a line of JSONL does."""
-    from genius.data.tables import item_of
+    from genius.data.tables import item_of, skip_row
 
     try:
         with file.open("rb") as stream, tarfile.open(fileobj=stream, mode="r|") as shard:
             for key, members in _grouped(shard, file, report):
+                fields: dict[str, Any] = {}
                 try:
                     fields = json_object(members[FIELDS]) if FIELDS in members else {}
                     if TEXT in members:
@@ -36,7 +37,7 @@ def read_tar(file: Path | RemotePath, report: Report) -> Iterator[Item]:
                     image = next((data for suffix, data in members.items() if suffix in SUFFIXES), None)
                     item = item_of(fields, file.parent, image, key)
                 except (ValueError, BadInput) as error:
-                    report.skip(f"{file}:{key}", error)
+                    skip_row(report, f"{file}:{key}", error, fields, key)
                     continue
                 report.read += 1
                 yield item
@@ -64,6 +65,7 @@ def _grouped(
             open_key, members = key, {}
         limit = MAX_BYTES if suffix in SUFFIXES else MAX_LINE
         if member.size > limit:
+            report.unknown += 1
             report.skip(f"{file}:{member.name}", f"more than {limit >> 20} MB")
             continue
         stream: IO[bytes] | Any = shard.extractfile(member)
