@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from genius.decode.model import Decoder, DecoderShape
 from genius.search import searcher as searcher_module
 from genius.search.gpu.fixed_lookup import FixedLookup
 from genius.search.gpu.fixed_trie import FixedTrie
+from genius.search.gpu.programs import MAX_PROGRAMS
 from genius.search.gpu.replay import GraphReplay
 from genius.search.gpu.steps import FixedShape
 from genius.search.options import SearchOptions
@@ -159,6 +161,33 @@ def test_a_program_is_made_once(world: World) -> None:
     first = world.program(options)
     assert world.program(options) is first
     assert world.program(replace(options, beam=21)) is not first
+
+
+def test_tries_are_freed_with_their_programs() -> None:
+    """A compaction replaces the trie: the old one must not stay on the device."""
+    world = World()
+    options = SearchOptions("generate", "codes", beam=20, k=5, fixed=True)
+    programs, tries = [], []
+    for rows in (np.arange(2000), np.arange(2500)):
+        segment = TrieSegment(Trie.build(world.codes[rows], SIZES, rows))
+        assert world.search(options, [segment])
+        programs.append(weakref.ref(world.program(options, segment.trie)))
+        tries.append(weakref.ref(segment.trie))
+        del segment
+    assert [ref() for ref in programs + tries] == [None] * 4  # at once, without a garbage collection
+
+
+def test_only_a_few_programs_are_kept() -> None:
+    world = World()
+    options = SearchOptions("lookup", beam=20, k=5, fixed=True)
+    first, often = (world.program(replace(options, beam=beam)) for beam in (20, 21))
+    dropped = weakref.ref(first)
+    del first
+    for beam in range(30, 30 + MAX_PROGRAMS):
+        world.program(replace(options, beam=beam))
+        assert world.program(replace(options, beam=21)) is often  # used again and again: kept
+    assert dropped() is None
+    assert world.search(options)  # built again
 
 
 def test_batches_of_any_size_are_padded_to_a_recorded_one(world: World) -> None:
