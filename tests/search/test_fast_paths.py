@@ -112,12 +112,15 @@ def test_products_of_halves_are_those_of_floats_bit_for_bit() -> None:
         assert np.array_equal(products(halves, phi), np.vecdot(halves.astype(np.float32), phi))
 
 
-def test_lengths_by_pairs_are_those_of_the_sums() -> None:
+@pytest.mark.parametrize("sizes", [(3, 20, 20, 30, 7), (3, 256, 256, 256), (256,) * 8])
+def test_lengths_by_pairs_are_those_of_the_sums(sizes: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
-    books = [rng.normal(size=(size, 16)).astype(np.float32) for size in (3, 20, 20, 30, 7)]
+    books = [rng.normal(size=(size, 16)).astype(np.float32) for size in sizes]
     codes = np.stack([rng.integers(0, len(book), 200) for book in books], 1).astype(np.uint16)
     sums = sum(book[codes[:, level]] for level, book in enumerate(books))
-    np.testing.assert_allclose(Codebooks(books).lengths(codes), np.linalg.norm(sums, axis=1), rtol=1e-5)
+    codebooks = Codebooks(books)
+    np.testing.assert_allclose(codebooks.lengths(codes), np.linalg.norm(sums, axis=1), rtol=1e-5)
+    assert codebooks.pair_tables.values.nbytes <= 256 << 20  # also without a small level 0
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from genius.errors import BadInput
 from genius.search.arrays import Floats, Ints
 
-GRAM_CODES = 8192  # with more codes in all levels together, there are no pair tables (256 MB at most)
+GRAM_CODES = 8192  # with more codes in all levels together, there are no pair tables
+PAIR_ENTRIES = GRAM_CODES**2  # of all pair tables together (256 MB)
 
 
 class PairTables(NamedTuple):
@@ -80,25 +81,28 @@ class Codebooks:
         if len(self.vectors) > GRAM_CODES or len(self.sizes) < 3:
             chunks = np.array_split(self._rows(codes), 1 + len(codes) // 1024)
             return np.concatenate([np.linalg.norm(self.vectors[part].sum(1), axis=1) for part in chunks])
-        joint = np.empty((len(self.sizes) - 1, len(codes)), dtype=np.int64)
-        joint[0] = codes[:, 0] * np.int64(self.sizes[1]) + codes[:, 1]  # both codes as one
-        joint[1:] = codes[:, 2:].T
         tables = self.pair_tables
-        cells = joint.take(tables.one, axis=0)
+        columns = np.ascontiguousarray(codes.T, dtype=np.int64)
+        if self._joins_first_levels:
+            columns[1] += columns[0] * self.sizes[1]  # both codes as one
+            columns = columns[1:]
+        cells = columns.take(tables.one, axis=0)
         cells *= tables.width
-        cells += joint.take(tables.other, axis=0)
+        cells += columns.take(tables.other, axis=0)
         cells += tables.start
         squared = tables.values.take(cells).sum(0)  # |sum|^2 is a sum of products of pairs of code vectors
         return np.asarray(np.sqrt(np.maximum(squared, 0)))
 
     @cached_property
     def pair_tables(self) -> PairTables:
-        """For any two levels and two codes what they add to |sum|^2; levels 0 and 1 count as one level.
+        """For any two levels and two codes what they add to |sum|^2.
 
-        That is twice the product of the two code vectors, and a share of their own squares.
+        That is twice the product of the two code vectors, and a share of their own squares. Levels 0 and 1
+        count as one level if level 0 is small (the modality), which saves reads.
         """
         books = [self.vectors[level] for level in self.levels]
-        books = [(books[0][:, None] + books[1][None]).reshape(-1, self.dim), *books[2:]]
+        if self._joins_first_levels:
+            books = [(books[0][:, None] + books[1][None]).reshape(-1, self.dim), *books[2:]]
         squares = [np.vecdot(book, book) / (len(books) - 1) for book in books]
         pairs = list(combinations(range(len(books)), 2))
         tables = [2 * (books[a] @ books[b].T) + squares[a][:, None] + squares[b] for a, b in pairs]
@@ -106,6 +110,12 @@ class Codebooks:
         start = np.cumsum([0, *(table.size for table in tables[:-1])])[:, None]
         width = np.array([table.shape[1] for table in tables])[:, None]
         return PairTables(np.concatenate([table.ravel() for table in tables]), one, other, start, width)
+
+    @cached_property
+    def _joins_first_levels(self) -> bool:
+        """Whether the pair tables stay small with levels 0 and 1 as one level."""
+        joined = [self.sizes[0] * self.sizes[1], *self.sizes[2:]]
+        return sum(a * b for a, b in combinations(joined, 2)) <= PAIR_ENTRIES
 
     def _rows(self, codes: NDArray[np.uint16]) -> Ints:
         """Row of each code in `vectors`, int64, of the shape of `codes` (n, levels)."""
