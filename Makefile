@@ -11,7 +11,7 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
-# All tests but those that build, install and type-check the package.
+# All tests but the slow tier: packaging, clusters, several hosts, chaos.
 quick: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -103,34 +104,43 @@ def compact(folder: Folder = DEFAULT) -> None:
 
 
 def export(
-    to: Annotated[Path, typer.Argument(help="A .jsonl, a .tar (with the images), or - for stdout.")],
+    to: Annotated[
+        str, typer.Argument(help="A .jsonl, a .tar (with the images), a URI of either, or - for stdout.")
+    ],
     folder: Folder = DEFAULT,
     vectors: Annotated[bool, typer.Option(help="Write the vectors, if the index keeps them.")] = True,
 ) -> None:
     """Write the whole index into one file: JSON lines, or a tar that holds the images too."""
     from genius import files
+    from genius.data.remote import RemotePath, location
     from genius.store import exporting
     from genius.store.index import Index
 
-    if str(to) != "-" and to.suffix not in (".jsonl", ".tar"):
+    place = location(to)
+    if to != "-" and place.suffix not in (".jsonl", ".tar"):
         raise BadInput(f"cannot tell the form of {to}: end its name in .jsonl or .tar")
     with Index.open(folder) as index:
-        if str(to) == "-":
+        if to == "-":
             for line in exporting.export_lines(index, vectors):
                 sys.stdout.buffer.write(line)
             sys.stdout.flush()
             return
         chunks = (
             exporting.export_tar(index, vectors)
-            if to.suffix == ".tar"
+            if place.suffix == ".tar"
             else exporting.export_lines(index, vectors)
         )
-        files.write_file(to, chunks)
+        if isinstance(place, RemotePath):
+            with tempfile.TemporaryDirectory() as scratch:  # a transfer that breaks begins again
+                files.write_file(Path(scratch) / place.name, chunks)
+                place.upload(Path(scratch) / place.name)
+        else:
+            files.write_file(place, chunks)
     print(to)
 
 
 def import_(
-    file: Annotated[Path, typer.Argument(help="A .jsonl or .tar that `genius export` has written.")],
+    file: Annotated[str, typer.Argument(help="A .jsonl or .tar, or its URI, that `genius export` wrote.")],
     to: Annotated[
         Path,
         typer.Option(
@@ -139,6 +149,13 @@ def import_(
     ] = DEFAULT,
 ) -> None:
     """Put an exported index into a folder, or add its items to the index that is there."""
+    from genius.data.remote import RemotePath, location
     from genius.store.importing import import_file
 
-    print(f"imported {import_file(file, to)}")
+    place = location(file)
+    if not isinstance(place, RemotePath):
+        print(f"imported {import_file(place, to)}")
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        place.download(Path(scratch) / place.name)
+        print(f"imported {import_file(Path(scratch) / place.name, to)}")

@@ -35,17 +35,14 @@ class PartStore:
             with files.storage_errors(self.place):
                 self.place.mkdir(parents=True, exist_ok=True)
         else:
-            filesystem, path = self.place.place()
-            filesystem.create_dir(path, recursive=True)  # for those that have folders
+            self.place.mkdir()
 
     def write(self, name: str, data: bytes) -> None:
         """Keep a part, in the place of an older one of that name."""
         if isinstance(self.place, Path):
             files.write_file(self.place / name, [data])
             return
-        filesystem, path = (self.place / name).place()
-        with filesystem.open_output_stream(path) as stream:  # object stores show a file when it is closed
-            stream.write(data)
+        (self.place / name).write(lambda: [data])
 
     def read(self, name: str) -> Batches | None:
         """The batches of a part; None if it is not there, or not whole."""
@@ -60,8 +57,7 @@ class PartStore:
         if isinstance(self.place, Path):
             (self.place / name).unlink(missing_ok=True)
             return
-        filesystem, path = (self.place / name).place()
-        filesystem.delete_file(path)
+        (self.place / name).delete()
 
     def begin(self, name: str) -> int:
         """How often this part was begun before and not ended; object stores do not count."""

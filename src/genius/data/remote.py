@@ -1,21 +1,25 @@
 """Files behind URIs, such as s3://bucket/items.jsonl: pyarrow's file systems, else what fsspec knows.
 
-A `RemotePath` has as much of a `Path` as the readers need. Pages of the web are never fetched.
+A `RemotePath` has as much of a `Path` as readers and writers need; requests that fail are repeated.
+Pages of the web are never fetched.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from genius.data.images import MAX_BYTES
 from genius.data.report import printable
-from genius.errors import BadImage, BadInput, MissingExtra
+from genius.errors import BadImage, BadInput, MissingExtra, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +29,10 @@ if TYPE_CHECKING:
 SCHEMES = ("s3", "gs", "gcs", "az", "abfs", "abfss", "hdfs", "local", "memory")
 _URI = re.compile(r"([a-z][a-z0-9]*)://")
 INSTALL = 'pip install "genius-search[cluster]"'
+ATTEMPTS = 3  # at one request; the storage's own client has retried it by then
+WAIT_S = 0.1  # before the second attempt; doubled before each further one
+PIECE = 8 * 2**20  # bytes sent or read at a time
+T = TypeVar("T")
 
 
 def is_uri(name: object) -> bool:
@@ -103,8 +111,8 @@ class RemotePath:
         from pyarrow.fs import FileType
 
         files, path = self.place()
-        with _storage_errors(self.uri):
-            kind = files.get_file_info(path).type
+        with _refusals(self.uri, "read"):
+            kind = _retry(lambda: files.get_file_info(path)).type
         if kind == FileType.NotFound:
             raise BadInput(f"no folder or file at {printable(self.uri)}: check the spelling")
         return bool(kind == FileType.Directory)
@@ -113,7 +121,7 @@ class RemotePath:
         """The file, opened for reading; `mode` is r or rb, `text` as for `Path.open`."""
         files, path = self.place()
         with _storage_errors(self.uri):
-            stream = io.BufferedReader(files.open_input_file(path))  # which has lines
+            stream = io.BufferedReader(_RetryingFile(self.uri, files, path))  # which has lines
         return stream if mode == "rb" else io.TextIOWrapper(stream, **text)
 
     def files(self, exclude: Sequence[str] = ()) -> Iterator[tuple[RemotePath, list[str]]]:
@@ -121,8 +129,8 @@ class RemotePath:
         from pyarrow.fs import FileSelector, FileType
 
         files, path = self.place()
-        with _storage_errors(self.uri):
-            found = files.get_file_info(FileSelector(path, recursive=True))
+        with _refusals(self.uri, "read"):
+            found = _retry(lambda: files.get_file_info(FileSelector(path, recursive=True)))
         folders: dict[str, list[str]] = {}
         for entry in found:
             below = entry.path.removeprefix(path.rstrip("/") + "/")
@@ -133,6 +141,43 @@ class RemotePath:
                 folders.setdefault("/".join(parts[:-1]), []).append(parts[-1])
         for folder in sorted(folders):
             yield (self / folder if folder else self), sorted(folders[folder])
+
+    def write(self, chunks: Callable[[], Iterable[bytes]]) -> None:
+        """Store what `chunks` gives under this name, whole or not at all; raises StorageError."""
+        files, path = self.place()
+
+        def upload() -> None:
+            size = 0
+            with files.open_output_stream(path) as stream:  # object stores show a file when it is closed
+                for chunk in chunks():
+                    stream.write(chunk)
+                    size += len(chunk)
+            if files.get_file_info(path).size != size:
+                raise OSError(5, "the store kept only a part of it", self.uri)
+
+        with _refusals(self.uri, "write"):
+            _retry(upload)
+
+    def upload(self, file: Path) -> None:
+        """Store a copy of `file` under this name; raises StorageError."""
+        self.write(lambda: _pieces(file))
+
+    def download(self, file: Path) -> None:
+        """Copy what is stored here to `file`, which is new; raises StorageError."""
+        with _refusals(self.uri, "read"), self.open("rb") as stored, file.open("xb") as copy:
+            shutil.copyfileobj(stored, copy, PIECE)
+
+    def delete(self) -> None:
+        """Remove this file, if it is there; raises StorageError."""
+        files, path = self.place()
+        with _refusals(self.uri, "write"):
+            _retry(lambda: _delete(files, path))
+
+    def mkdir(self) -> None:
+        """Make this folder, in stores that have folders; raises StorageError."""
+        files, path = self.place()
+        with _refusals(self.uri, "write"):
+            _retry(lambda: files.create_dir(path, recursive=True))
 
     def place(self) -> tuple[Any, str]:
         """The file system of pyarrow that has it, and the path there."""
@@ -153,6 +198,77 @@ class RemotePath:
             except (ImportError, ValueError) as error:
                 raise BadInput(f"cannot read {printable(self.uri)}: {printable(error)}") from None
             return PyFileSystem(FSSpecHandler(own)), path
+
+
+def _pieces(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as stream:
+        yield from iter(lambda: stream.read(PIECE), b"")
+
+
+def _delete(files: Any, path: str) -> None:
+    with suppress(FileNotFoundError):
+        files.delete_file(path)
+
+
+@contextmanager
+def _refusals(uri: str, verb: str) -> Iterator[None]:
+    """Turn what is left of an OSError after all attempts into StorageError with the cure."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"cannot {verb} {printable(uri)}: {printable(error.strerror or error)}; check the network, the "
+            "credentials and the name, then run the same command again"
+        ) from None
+
+
+def _retry(request: Callable[[], T]) -> T:
+    """What `request` returns, sent again after an OSError: transfers break, and busy stores refuse."""
+    for attempt in range(ATTEMPTS - 1):
+        try:
+            return request()
+        except FileNotFoundError:
+            raise
+        except OSError:
+            time.sleep(WAIT_S * 2**attempt)
+    return request()
+
+
+class _RetryingFile(io.RawIOBase):
+    """A file of an object store; a read whose transfer breaks is repeated from where it began."""
+
+    def __init__(self, uri: str, files: Any, path: str) -> None:
+        self._uri = uri
+        self._file = _retry(lambda: files.open_input_file(path))
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def readinto(self, buffer: Any) -> int:
+        start = self._file.tell()
+
+        def read() -> bytes:
+            self._file.seek(start)
+            return bytes(self._file.read(len(buffer)))
+
+        with _storage_errors(self._uri):
+            data = _retry(read)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
 
 
 class _storage_errors:  # noqa: N801 (used as a statement)
