@@ -1,4 +1,4 @@
-"""The paper plan for 10 million to 10 billion items: docs/scale.md, counted from the measured figures.
+"""A capacity plan for 10 million to 10 billion items: docs/scale.md, computed from measured figures.
 
     python benchmarks/scale_plan.py            # writes docs/scale.md
 
@@ -43,31 +43,36 @@ def linked(name: str, what: str) -> str:
 
 def measured() -> list[Figure]:
     """What was measured, each with its file."""
-    trie, lookup, decode, cluster = (read(name) for name in ("trie", "lookup", "decode", "cluster"))
+    trie, decode, cluster = (read(name) for name in ("trie", "decode", "cluster"))
+    few, many = (read("speed-cpu")["scale"][str(n)] for n in (10**6, 10**8))
+    decoder = read("speed-gpu")["generate"][str(5_600_000)]["early stop, beam 50"]["batch 256"]
     wide = trie["4096 codes"]
     bytes_ = wide["bytes_per_item"]
-    cost = {n: lookup[f"{n} items"]["lookup, codes"]["processor_ms"] for n in (10**6, 5_600_000)}
-    slope = (cost[5_600_000] - cost[10**6]) / math.log10(5.6)
+    slope = (many["lookup, codes, ms"] - few["lookup, codes, ms"]) / 2
     commit = cluster["commit"]
-    deepest = lookup["5600000 items"]["lookup, codes"]
     return [
-        Figure("c", bytes_["in_memory"], "bytes an item, codes and trie",
+        Figure("c", bytes_["in_memory"], "bytes per item, codes and trie",
                linked("trie", "4096 codes a level")),
-        Figure("v", bytes_["on_disk_with_vectors"] - bytes_["on_disk"], "bytes an item, its vector",
-               linked("trie", "768 numbers of 2 bytes")),
-        Figure("t", commit["codes only, truth_bytes_per_item"], "bytes an item in the truth, without vector",
-               linked("cluster", "texts and pictures are not in it")),
-        Figure("w", commit["with vectors, items_per_s"], "items a second that one writer commits",
-               linked("cluster", "vectors of 512 numbers")),
-        Figure("b", 1e6 * wide["build_processor_seconds"] / trie["items"], "microseconds an item, trie build",
-               linked("trie", "one thread")),
-        Figure("l", cost[5_600_000], "ms of a processor, one lookup search", linked("lookup", "5.6 M items")),
-        Figure("g", slope, "ms more for ten times the items", linked("lookup", "1 M to 5.6 M items")),
-        Figure("f", deepest["leaves"], "leaves re-ranked by a search", linked("lookup", "5.6 M items")),
+        Figure("v", bytes_["on_disk_with_vectors"] - bytes_["on_disk"], "bytes per item, its embedding",
+               linked("trie", "768 values of 2 bytes")),
+        Figure("t", commit["codes only, truth_bytes_per_item"], "bytes per item in SQLite, without embedding",
+               linked("cluster", "without texts and images")),
+        Figure("w", commit["with vectors, items_per_s"], "items per second that one writer commits",
+               linked("cluster", "embeddings of width 512")),
+        Figure("b", 1e6 * wide["build_processor_seconds"] / trie["items"],
+               "microseconds per item, trie build", linked("trie", "one thread")),
+        Figure("l", few["lookup, codes, ms"], "core milliseconds, one lookup search",
+               linked("speed-cpu", "1 M items")),
+        Figure("g", slope, "milliseconds more for ten times the items",
+               linked("speed-cpu", "1 M to 100 M items")),
+        Figure("f", many["lookup, codes, leaves"], "items re-ranked by a search",
+               linked("speed-cpu", "100 M items")),
+        Figure("z", decoder["queries_per_s"], "searches per second by the decoder on one H200",
+               linked("speed-gpu", "5.6 M items, early stop, beam 50, batches of 256")),
         Figure("d", decode["float32"]["batch 16"]["early stop"]["processor_ms"],
-               "ms of a processor, one search by the decoder", linked("decode", "beam 50, batch 16")),
-        Figure("m", read("encoders")["mini"]["texts_per_s"], "texts a second, `mini` on processors",
-               linked("encoders", "two processors")),
+               "core milliseconds, one search by the decoder", linked("decode", "beam 50, batch 16")),
+        Figure("m", read("encoders")["mini"]["texts_per_s"], "texts per second, `mini`",
+               linked("encoders", "two cores")),
         *trained(),
     ]  # fmt: skip
 
@@ -83,7 +88,7 @@ def trained() -> list[Figure]:
     for symbol, stage, guess in (("q", "quantizer", 100_000.0), ("r", "decoder", 57_500.0)):
         speed = best(stage)
         source = linked("training", "one H200") if speed else ASSUMED + ": one H200, batch 2000, no file yet"
-        figures.append(Figure(symbol, speed or guess, f"samples a second, {stage}", source))
+        figures.append(Figure(symbol, speed or guess, f"samples per second, {stage}", source))
     return figures
 
 
@@ -93,17 +98,16 @@ ASSUMED = "**assumed**"
 def assumed() -> list[Figure]:
     """What still has to be measured, or is a price."""
     return [
-        Figure("s", 0.7, "of the items have a picture", ASSUMED),
-        Figure("i", 100_000, "bytes of a picture at its source", ASSUMED),
-        Figure("x", 2_000, "pictures a second, CLIP ViT-L/14 on one H200", ASSUMED + ", to be measured"),
-        Figure("y", 20_000, "texts a second on one H200", ASSUMED + ", to be measured"),
-        Figure("z", 1_500, "searches a second by the decoder on one H200", ASSUMED + ", to be measured"),
+        Figure("s", 0.7, "share of the items with an image", ASSUMED),
+        Figure("i", 100_000, "bytes of an image at its source", ASSUMED),
+        Figure("x", 2_000, "images per second, CLIP ViT-L/14 on one H200", ASSUMED),
+        Figure("y", 20_000, "texts per second on one H200", ASSUMED),
         Figure("p", 1.1e6, "training pairs (M-BEIR), 20 epochs of stage 1 and 30 of stage 2", ASSUMED),
-        Figure("R", 1_500, "GB of memory in a machine, 80 % of it to use", ASSUMED),
-        Figure("$g", 3.5, "dollars an hour of one H200", ASSUMED),
-        Figure("$c", 0.04, "dollars an hour of one processor", ASSUMED),
-        Figure("$m", 0.004, "dollars an hour of one GB of memory", ASSUMED),
-        Figure("$d", 0.08, "dollars a month of one GB of SSD", ASSUMED),
+        Figure("R", 1_500, "GB of memory in a machine, 80 % of it usable", ASSUMED),
+        Figure("$g", 3.5, "dollars per H200 and hour", ASSUMED),
+        Figure("$c", 0.04, "dollars per core and hour", ASSUMED),
+        Figure("$m", 0.004, "dollars per GB of memory and hour", ASSUMED),
+        Figure("$d", 0.08, "dollars per GB of SSD and month", ASSUMED),
     ]
 
 
@@ -144,7 +148,7 @@ def lines(k: dict[str, float]) -> dict[str, list[Line]]:
         return math.ceil(gpu_hours(n) / 24)
 
     def search_ms(n: float) -> float:
-        return k["l"] + k["g"] * math.log10(n / 5.6e6)
+        return k["l"] + k["g"] * math.log10(n / 1e6)
 
     def cores(n: float) -> float:
         return QUERIES_S * search_ms(n) / 1000 + 2 * QUERIES_S / k["m"]
@@ -167,36 +171,36 @@ def lines(k: dict[str, float]) -> dict[str, list[Line]]:
     return {
         "Bytes": [
             Line("codes and trie, in every replica", "N c", lambda n: n * k["c"], size),
-            Line("vectors (optional), sharded", "N v", lambda n: n * k["v"], size),
-            Line("truth (SQLite), without vectors", "N t", lambda n: n * k["t"], size),
-            Line("pictures read once, to encode them", "N s i", lambda n: n * k["s"] * k["i"], size),
+            Line("embeddings (optional), sharded", "N v", lambda n: n * k["v"], size),
+            Line("SQLite, without embeddings", "N t", lambda n: n * k["t"], size),
+            Line("images read once, to encode them", "N s i", lambda n: n * k["s"] * k["i"], size),
         ],
         "Encode": [
             Line("GPU hours", "N (s/x + 1/y) / 3600", gpu_hours, number),
-            Line("GPUs to be done in a day", "GPU hours / 24", gpus, number),
-            Line("hours of the one writer", "N / w / 3600", lambda n: n / k["w"] / 3600, number),
-            Line("money", "GPU hours $g", lambda n: gpu_hours(n) * k["$g"], money),
+            Line("GPUs needed to finish in a day", "GPU hours / 24", gpus, number),
+            Line("hours of the single writer", "N / w / 3600", lambda n: n / k["w"] / 3600, number),
+            Line("cost", "GPU hours $g", lambda n: gpu_hours(n) * k["$g"], money),
         ],
         "Train": [
             Line("GPU hours, stage 0 (CLIP as published needs none)", "20 p 3 (1/x + 1/y) / 3600",
                  lambda n: stage_zero, number),
             Line("GPU hours, stages 1 and 2", "p (20/q + 30/r) / 3600", lambda n: training, number),
-            Line("money, all stages", "GPU hours $g", lambda n: (stage_zero + training) * k["$g"], money),
+            Line("cost, all stages", "GPU hours $g", lambda n: (stage_zero + training) * k["$g"], money),
         ],
         "Index": [
-            Line("hours of one processor, trie", "N b log N / log 5.6 M",
+            Line("hours of one core, trie", "N b log N / log 5.6 M",
                  lambda n: n * k["b"] * 1e-6 * math.log(n) / math.log(5.6e6) / 3600, number),
         ],
-        "Serve 1,000 searches a second": [
-            Line("processors, by lookup", "1000 (l + g log10(N / 5.6 M)) / 1000",
+        "Serve 1,000 searches per second": [
+            Line("cores, lookup", "1000 (l + g log10(N / 1 M)) / 1000",
                  lambda n: QUERIES_S * search_ms(n) / 1000, number),
-            Line("processors, to encode the queries (`mini`)", "2 1000 / m",
+            Line("cores, encoding the queries (`mini`)", "2 1000 / m",
                  lambda n: 2 * QUERIES_S / k["m"], number),
-            Line("processors, by the decoder", "1000 d / 1000", lambda n: QUERIES_S * k["d"] / 1000, number),
-            Line("or GPUs, by the decoder", "1000 / z", lambda n: math.ceil(QUERIES_S / k["z"]), number),
-            Line("machines that hold codes and vectors", "N (c + v) / 0.8 R", machines, number),
-            Line("vectors gathered a second", "1000 f v", lambda n: QUERIES_S * k["f"] * k["v"], size),
-            Line("money a month, by lookup", "730 (processors $c + memory $m) + disk $d", serving, money),
+            Line("cores, decoder", "1000 d / 1000", lambda n: QUERIES_S * k["d"] / 1000, number),
+            Line("or GPUs, decoder", "1000 / z", lambda n: math.ceil(QUERIES_S / k["z"]), number),
+            Line("machines that hold codes and embeddings", "N (c + v) / 0.8 R", machines, number),
+            Line("embeddings gathered per second", "1000 f v", lambda n: QUERIES_S * k["f"] * k["v"], size),
+            Line("cost per month, lookup", "730 (cores $c + memory $m) + disk $d", serving, money),
         ],
     }  # fmt: skip
 
@@ -206,18 +210,18 @@ def breaks(k: dict[str, float]) -> list[str]:
     room = 0.8 * k["R"] * 1e9
     per_gpu = 1 / (k["s"] / k["x"] + 1 / k["y"])
     return [
-        f"**The one writer**: it commits {number(k['w'])} items a second, as many as "
-        f"{number(k['w'] / per_gpu)} GPUs encode. With more GPUs, make several indexes, one for each part "
-        "of the pool, side by side.",
-        f"**Vectors in the memory of one machine**: at {number(room / k['v'] / 1e6)} million items. Shard "
-        "them over holders (`--vector-shards`), or leave them out and re-rank by codes.",
-        f"**The truth on one disk**: {size(1e9 * k['t'])} at a billion items, and as much again for every "
-        "billion. Texts and metadata belong into a store of their own by then; the index needs ids, hashes "
-        "and codes.",
-        f"**One trie**: it numbers its items with 32 bits, so it ends at {number(2**32 / 1e9)} billion; "
+        f"**The single writer** commits {number(k['w'])} items a second, as many as "
+        f"{number(k['w'] / per_gpu)} GPUs encode. With more GPUs, build several indexes side by "
+        "side, one for each part of the pool.",
+        f"**Embeddings fill the memory of one machine** at {number(room / k['v'] / 1e6)} million items. "
+        "Shard them (`--vector-shards`), or leave them out and re-rank by codes.",
+        f"**SQLite on one disk**: {size(1e9 * k['t'])} at a billion items, and as much again for every "
+        "billion. Keep texts and metadata in another store by then; the index needs ids, hashes and "
+        "codes.",
+        f"**One trie**: items are numbered with 32 bits, which ends at {number(2**32 / 1e9)} billion; "
         f"codes and trie fill a machine at {number(room / k['c'] / 1e9)} billion. Split the pool by item "
-        "range into indexes of a billion, ask all of them, and merge by score: the scores are cosines of "
-        "the same vectors, so they compare.",
+        "range into indexes of a billion, search all of them, and merge by score: scores are cosines "
+        "of embeddings of one model, so they are comparable.",
         "**The file lock**: replicas on several machines cannot share one SQLite file for writing; they "
         "serve copies, and a new generation is a new deployment (`genius serve --cluster` again: replicas "
         "change one by one).",
@@ -239,18 +243,17 @@ def page() -> str:
     light, heavy = cluster["serve"]["by lookup"], cluster["serve"]["by the decoder, beam 400"]
     names = [f"{n // 10**6:,} M" if n < 10**9 else f"{n // 10**9:,} B" for n in SIZES]
     text = [
-        "# From 10 million to 10 billion items, on paper",
+        "# Scale: a capacity plan for 10 million to 10 billion items",
         "",
-        "Bytes, GPUs, hours and money for four sizes of a pool, N items each, counted from",
-        "figures of small machines. `python benchmarks/scale_plan.py` writes this page; nothing is typed",
-        "by hand. A number is as good as its figures: those marked *assumed* were not measured here.",
+        "Bytes, GPUs, hours and cost for pools of N items, extrapolated from measurements on small machines.",
+        "`python benchmarks/scale_plan.py` computes every number; inputs marked *assumed* were not measured.",
         "",
     ]
     for title, rows in lines(k).items():
         body = [[row.what, f"`{row.formula}`", *(row.show(row.value(n)) for n in SIZES)] for row in rows]
         text += [f"## {title}", "", *table([["", "formula", *names], *body], range(2, 6)), ""]
     text += [
-        "## What breaks first, and what one would do",
+        "## What breaks first, and what to do then",
         "",
         *(f"{i}. {line}" for i, line in enumerate(breaks(k), 1)),
     ]
@@ -262,13 +265,13 @@ def page() -> str:
             range(2, 3),
         ),
         "",
-        f"On two processors, two encoding workers were {encode['2 workers by 1 worker']['median']} times as "
+        f"On two cores, two encoding workers were {encode['2 workers by 1 worker']['median']} times as "
         f"fast as one, and one worker {encode['1 worker by one process']['median']} times as fast as a "
-        "process alone, since reading and committing are in processes of their own. Two replicas answered "
-        f"{heavy['2 replicas by 1 replica']['median']} times as many searches as one where a search is heavy "
-        f"(the decoder, beam 400) and {light['2 replicas by 1 replica']['median']} times where it is light "
-        "(lookup): then clients, proxy and front take most of the two processors. One replica reached "
-        f"{heavy['1 replica by one process']['median']} of the rate of a server alone with heavy searches, "
+        "single process, since reading and committing run in processes of their own. Two replicas answered "
+        f"{heavy['2 replicas by 1 replica']['median']} times as many searches as one with heavy searches "
+        f"(the decoder, beam 400) and {light['2 replicas by 1 replica']['median']} times with light ones "
+        "(lookup), where clients, proxy and front use most of the two cores. One replica reached "
+        f"{heavy['1 replica by one process']['median']} of the rate of a plain server with heavy searches, "
         f"{light['1 replica by one process']['median']} with light ones "
         "(`python benchmarks/cluster.py`, [results](../benchmarks/results/cluster.json)).",
     ]  # fmt: skip
