@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from genius.data.base import LabelledQuery, open_dataset
 from genius.data.instructions import default_instruction
-from genius.evaluate.contents import read_items, read_queries
-from genius.evaluate.encoding import Encoding, Pool
+from genius.evaluate.embeddings import Embedder, EncodedPool
+from genius.evaluate.inputs import read_items, read_queries
 from genius.model import Model
 from genius.query.merging import backgrounds, merge_rankings
 from genius.query.view import SAMPLE
@@ -44,7 +44,9 @@ class Asked(NamedTuple):
     sample: Floats  # similarities of ordinary items
 
 
-def ask(pool: Pool, modality: Modality, phi: Floats, farther: NDArray[np.bool_], gap: float) -> list[Asked]:
+def ask(
+    pool: EncodedPool, modality: Modality, phi: Floats, farther: NDArray[np.bool_], gap: float
+) -> list[Asked]:
     """The queries under the question for one modality; items are `gap` less similar to some of them."""
     places = np.flatnonzero(pool.modality == MODALITIES.index(modality))
     spread = np.linspace(0, len(places) - 1, min(SAMPLE, len(places))).astype(np.int64)
@@ -81,7 +83,7 @@ WAYS: dict[str, Callable[[Sequence[Asked]], list[Floats]]] = {
 
 
 def figures(
-    pool: Pool, queries: Sequence[LabelledQuery], asked: Sequence[Sequence[Asked]]
+    pool: EncodedPool, queries: Sequence[LabelledQuery], asked: Sequence[Sequence[Asked]]
 ) -> dict[str, dict[str, float]]:
     """For each way, means over the rows of the benchmark."""
     place = {name: number for number, name in enumerate(pool.ids)}
@@ -122,14 +124,14 @@ def main() -> None:
     parser.add_argument("--out", default=str(RESULTS))
     given = parser.parse_args()
     dataset = open_dataset("mbeir", given.data)
-    encoding = Encoding(Model.load(given.model), given.cache)
-    pool = encoding.pool(read_items(dataset.pool("val"), fuses=encoding.fuses))
+    embedder = Embedder(Model.load(given.model), given.cache)
+    pool = embedder.pool(read_items(dataset.pool("val"), fuses=embedder.fuses))
     rows = [list(dataset.queries("val", row)) for row in dataset.rows("val")]
     queries = [query for row in rows for query in row]
     asked = []
     for modality in MODALITIES:
-        texts = [read_queries(row, sentence_for(modality), fuses=encoding.fuses) for row in rows]
-        phi = np.concatenate([encoding.questions(text).phi for text in texts])
+        texts = [read_queries(row, sentence_for(modality), fuses=embedder.fuses) for row in rows]
+        phi = np.concatenate([embedder.queries(text).phi for text in texts])
         asked.append(ask(pool, modality, phi, np.array([q.modality != modality for q in queries]), given.gap))
     result = {
         "command": "python benchmarks/any_modality.py --data BENCH",

@@ -359,7 +359,7 @@ def rows(args: argparse.Namespace) -> dict[str, Any]:
     """What the shortcuts cost on the benchmark's rows (`--data`): hit rates with the embedded model."""
     from genius.data.base import open_dataset
     from genius.evaluate.code_search import CodeSearch
-    from genius.evaluate.evaluation import Evaluation
+    from genius.evaluate.evaluator import Evaluator
     from genius.model import Model
 
     model = Model.load("mini")
@@ -382,15 +382,14 @@ def rows(args: argparse.Namespace) -> dict[str, Any]:
         "lookup, codes, fixed shape": SearchOptions("lookup", "codes", beam=200, k=K, fixed=True),
         "lookup, vectors, fixed shape": SearchOptions("lookup", "vectors", beam=200, k=K, fixed=True),
     }
-    evaluation = Evaluation(
+    evaluator = Evaluator(
         open_dataset("mbeir", args.data), model, setting="universal", split="val", cache=args.cache,
         limit=5 if args.tiny else 100,
     )  # fmt: skip
     systems = [CodeSearch(name, books, options, model.decoder) for name, options in ways.items()]
-    light = CodeSearch("generate, early stop, fixed shape, int8", books, FIXED["early stop, fixed shape"])
-    light._searcher = Searcher(books, model.decoder, precision="int8")
-    systems.append(light)
-    found = evaluation.run(systems, names={"data": "bench", "model": "mini"}).as_json()
+    fixed, name = FIXED["early stop, fixed shape"], "generate, early stop, fixed shape, int8"
+    systems.append(CodeSearch(name, books, fixed, model.decoder, precision="int8"))
+    found = evaluator.run(systems, names={"data": "bench", "model": "mini"}).as_json()
     kept = ("hit@1", "hit@5", "hit@10", "mrr")
     return {name: {key: round(mean[key], 4) for key in kept} for name, mean in found["mean"].items()}
 

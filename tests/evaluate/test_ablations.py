@@ -12,11 +12,10 @@ from scipy.stats import spearmanr
 from genius.config import load_recipe
 from genius.data.base import Row
 from genius.errors import BadInput, TrainingStopped
-from genius.evaluate.ablation_tables import _rank_correlation, ablation_table, agreement
-from genius.evaluate.ablations import SYSTEMS, Work, merged, run_ablations
-from genius.evaluate.protocol import figures, label
+from genius.evaluate.ablations import LARGE, SYSTEMS, AblationRunner, choose_variants, merge, variants_of
+from genius.evaluate.protocol import match_qrels, row_metrics
+from genius.evaluate.report.ablations import _rank_correlation, ablation_table, agreement
 from genius.evaluate.results import Entry, Results
-from genius.evaluate.variants import LARGE, chosen_variants, variants_of
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 RECIPE = RECIPES / "bench.toml"
@@ -27,21 +26,27 @@ def results(hits):
     """Both systems find the answers of the first `hits` of 50 queries."""
     row = Row("emoji", 0)
     queries = [str(n) for n in range(50)]
-    labels = label(row, queries, {q: {"a": 1} for q in queries}, {"a": 0, "b": 1})
+    matched = match_qrels(row, queries, {q: {"a": 1} for q in queries}, {"a": 0, "b": 1})
     ranked = np.array([[0 if n < hits else 1] for n in range(50)])
     entries = [
-        Entry(figures(row, "universal", system, labels, [ranked], 2), "f", "p", "q", 9, 1.0)
+        Entry(row_metrics(row, "universal", system, matched, [ranked], 2), "f", "p", "q", 9, 1.0)
         for system in SYSTEMS
     ]
     return Results("universal", "test", "bench", "base", "abc", entries, versions={})
 
 
 class Bench:
-    """Stands in for training and evaluation; notes what was asked of it."""
+    """Stands in for training and evaluator; notes what was asked of it."""
 
     def __init__(self, hits):
         self.hits, self.trained, self.saved, self.said = hits, [], [], []
-        self.work = Work(self.train, self.evaluate, self.said.append, lambda o: self.saved.append(dict(o)))
+
+    def run(self, variants, folder, seeds=1, overrides=()):
+        keep = lambda outcome: self.saved.append(dict(outcome))  # noqa: E731
+        runner = AblationRunner(
+            RECIPE, overrides, folder, seeds, self.train, self.evaluate, self.said.append, keep
+        )
+        return runner.run(variants)
 
     def train(self, recipe, stage, folder):
         self.trained.append((folder.name, stage, recipe.seed))
@@ -98,7 +103,7 @@ def test_the_papers_effect_is_that_of_the_same_change():
 def test_variants_are_trained_evaluated_and_compared(tmp_path):
     bench = Bench({"base": 30, "beam 1": 5})
     names = "no modality level, no contrastive loss, hard targets, beam 1"
-    outcome = run_ablations(RECIPE, [], chosen_variants(names, VARIANTS), tmp_path, 1, bench.work)
+    outcome = bench.run(choose_variants(names, VARIANTS), tmp_path)
     assert bench.trained == [
         ("base", "all", 0),
         ("no-modality-level", "all", 0),
@@ -122,22 +127,22 @@ def test_variants_are_trained_evaluated_and_compared(tmp_path):
 
 def test_nothing_is_trained_twice_and_another_recipe_is_not_taken_for_this_one(tmp_path):
     bench = Bench({"base": 30})
-    wanted = chosen_variants("no contrastive loss, no agreement loss", VARIANTS)
-    first = run_ablations(RECIPE, [], wanted, tmp_path, 1, bench.work)
-    again = run_ablations(RECIPE, [], wanted, tmp_path, 1, bench.work)
+    wanted = choose_variants("no contrastive loss, no agreement loss", VARIANTS)
+    first = bench.run(wanted, tmp_path)
+    again = bench.run(wanted, tmp_path)
     assert len(bench.trained) == 3
     for outcome in (first, again):
         for variant in outcome["variants"]:
             variant.pop("minutes")
     assert first == again
     with pytest.raises(BadInput, match="a model of another recipe"):
-        run_ablations(RECIPE, ["quantizer.codes=64"], wanted, tmp_path, 1, bench.work)
+        bench.run(wanted, tmp_path, overrides=["quantizer.codes=64"])
 
 
 def test_seeds_are_averaged_and_shown(tmp_path):
     bench = Bench({"base": 30, "base-seed1": 20, "hard-targets": 10, "hard-targets-seed1": 15})
-    wanted = chosen_variants("hard targets", VARIANTS)
-    outcome = run_ablations(RECIPE, [], wanted, tmp_path, 2, bench.work)
+    wanted = choose_variants("hard targets", VARIANTS)
+    outcome = bench.run(wanted, tmp_path, seeds=2)
     assert [seed for _, _, seed in bench.trained] == [0, 1, 0, 1]
     effect = outcome["variants"][0]["effects"]["genius"]
     assert outcome["base"]["genius"]["mean"] == pytest.approx(25 / 50)
@@ -148,12 +153,12 @@ def test_seeds_are_averaged_and_shown(tmp_path):
 
 def test_agreement_with_the_paper_is_said_by_name(tmp_path):
     hits = {"base": 30, "no-modality-level": 10, "no-agreement-loss": 30, "no-query-augmentation": 45}
-    wanted = chosen_variants("no modality level, no agreement loss, no query augmentation", VARIANTS)
-    outcome = run_ablations(RECIPE, [], wanted, tmp_path, 1, Bench(hits).work)
+    wanted = choose_variants("no modality level, no agreement loss, no query augmentation", VARIANTS)
+    outcome = Bench(hits).run(wanted, tmp_path)
     said = agreement(outcome)
     assert any(line.startswith("rank correlation of our effects on genius") for line in said)
     assert "as in the paper: no modality level (-40.0; paper -12.4)" in said
-    assert "the other way than in the paper: no query augmentation (+30.0; paper -9.7)" in said
+    assert "opposite to the paper: no query augmentation (+30.0; paper -9.7)" in said
     assert any(line.startswith("no clear effect here: no agreement loss (+0.0") for line in said)
 
 
@@ -161,31 +166,31 @@ def test_agreement_is_said_by_table_and_decoders_are_compared_with_each_other(tm
     hits = {"base": 30, "no-modality-level": 10, "no-agreement-loss": 20, "no-query-augmentation": 15}
     hits |= {"beam 1": 25, "decoder-of-t5-small-size": 20, "decoder-of-t5-base-size": 26}
     names = "no modality level, no agreement loss, no query augmentation, beam 1, decoder"
-    wanted = [v for v in chosen_variants(names, VARIANTS) if "large" not in v.name]
-    said = agreement(run_ablations(RECIPE, [], wanted, tmp_path, 1, Bench(hits).work))
+    wanted = [v for v in choose_variants(names, VARIANTS) if "large" not in v.name]
+    said = agreement(Bench(hits).run(wanted, tmp_path))
     assert said[0].endswith("-0.20 (1: the same order); by table: Table 4 +1.00 (3 variants)")
-    assert "decoders beside one of t5-small size: t5-base +12.0 (paper +0.7)" in said
+    assert "decoders compared with t5-small size: t5-base +12.0 (paper +0.7)" in said
 
 
 def test_parts_of_the_work_are_put_together(tmp_path):
     def part(names: str, hits: dict[str, int], folder: str, *overrides: str):
-        wanted = chosen_variants(names, VARIANTS)
-        return run_ablations(RECIPE, overrides, wanted, tmp_path / folder, 1, Bench(hits).work)
+        wanted = choose_variants(names, VARIANTS)
+        return Bench(hits).run(wanted, tmp_path / folder, overrides=overrides)
 
     one = part("hard targets, beam 1", {"base": 30, "hard-targets": 20, "beam 1": 5}, "a")
     two = part("no fusion, beam 1", {"base": 30, "no-fusion": 25, "beam 1": 4}, "a")
     other = part("no agreement loss", {"base": 40, "no-agreement-loss": 30}, "b")
-    whole = merged([one, two, other])
+    whole = merge([one, two, other])
     names = ["hard targets", "beam 1", "no fusion", "no agreement loss"]
     assert [variant["name"] for variant in whole["variants"]] == names
     assert whole["variants"][1] == one["variants"][1]  # the first that has it
     assert whole["variants"][3]["base"] == other["base"] and "base" not in whole["variants"][2]
-    (note,) = [line for line in ablation_table(whole).notes if "once more" in line]
+    (note,) = [line for line in ablation_table(whole).notes if "trained again" in line]
     assert note.startswith("no agreement loss: its base") and note.endswith("80.0 and 80.0")
     with pytest.raises(BadInput, match="different recipes"):
-        merged([one, part("hard targets", {}, "c", "quantizer.codes=64")])
+        merge([one, part("hard targets", {}, "c", "quantizer.codes=64")])
     with pytest.raises(BadInput, match="setting is"):
-        merged([one, {**two, "setting": "local"}])
+        merge([one, {**two, "setting": "local"}])
 
 
 def test_rank_correlation_equals_scipys():
@@ -196,9 +201,9 @@ def test_rank_correlation_equals_scipys():
 
 def test_names_choose_variants():
     with pytest.raises(BadInput, match="no ablation called 'less data'"):
-        chosen_variants("less data", VARIANTS)
-    usual = chosen_variants("", VARIANTS)
+        choose_variants("less data", VARIANTS)
+    usual = choose_variants("", VARIANTS)
     assert {v.name for v in VARIANTS} - {v.name for v in usual} == LARGE
-    assert chosen_variants("all", VARIANTS) == VARIANTS
-    assert {v.beam for v in chosen_variants("beam", VARIANTS)} == {1, 5, 10, 20, 30}
-    assert [v.name for v in chosen_variants("no fusion,beam 1", VARIANTS)] == ["no fusion", "beam 1"]
+    assert choose_variants("all", VARIANTS) == VARIANTS
+    assert {v.beam for v in choose_variants("beam", VARIANTS)} == {1, 5, 10, 20, 30}
+    assert [v.name for v in choose_variants("no fusion,beam 1", VARIANTS)] == ["no fusion", "beam 1"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from genius.errors import BadInput
-from genius.evaluate.cache import RowCache, key_of
+from genius.evaluate.cache import ArrayCache, key_of
 
 
 def keys(*names):
@@ -18,7 +18,7 @@ def rows(*values):
 
 
 def open_cache(folder, fingerprint="model-1"):
-    return RowCache(folder, fingerprint, 2, "float32")
+    return ArrayCache(folder, fingerprint, 2, "float32")
 
 
 def test_rows_come_back_in_the_order_asked_over_segments_and_runs(tmp_path):
@@ -40,7 +40,7 @@ def test_missing_names_each_absent_key_once(tmp_path):
 def test_another_model_or_shape_shares_nothing(tmp_path):
     open_cache(tmp_path).add(keys("a"), rows(1))
     assert len(open_cache(tmp_path, "model-2")) == 0
-    assert len(RowCache(tmp_path, "model-1", 2, "uint16")) == 0
+    assert len(ArrayCache(tmp_path, "model-1", 2, "uint16")) == 0
     assert len(open_cache(tmp_path)) == 1
 
 

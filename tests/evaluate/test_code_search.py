@@ -11,7 +11,7 @@ from genius.decode.model import Decoder, DecoderShape
 from genius.encode.base import Parts
 from genius.evaluate.baselines.exact import Exact
 from genius.evaluate.code_search import CodeSearch
-from genius.evaluate.encoding import Pool, Questions
+from genius.evaluate.embeddings import EncodedPool, EncodedQueries
 from genius.evaluate.systems import System
 from genius.search.options import SearchOptions
 
@@ -30,7 +30,7 @@ def world():
     codes = np.stack([rng.integers(0, size, 500) for size in SIZES], axis=1).astype(np.uint16)
     exact_sum = sum(book[codes[:, level]] for level, book in enumerate(books))
     phi = unit(exact_sum + 0.15 * rng.normal(size=exact_sum.shape))
-    pool = Pool(
+    pool = EncodedPool(
         ids=[str(n) for n in range(500)],
         modality=codes[:, 0].astype(np.uint8),
         phi=phi,
@@ -41,10 +41,10 @@ def world():
     )
     asked = rng.choice(500, 60, replace=False)
     q = unit(phi[asked] + 0.05 * rng.normal(size=(60, 24)))
-    questions = Questions(
+    queries = EncodedQueries(
         [str(n) for n in asked], codes[asked, 0].astype(np.uint8), q, q, np.ones(60, bool), "q"
     )
-    return books, pool, questions, asked
+    return books, pool, queries, asked
 
 
 def hit(found, asked, k=5):
@@ -52,7 +52,7 @@ def hit(found, asked, k=5):
 
 
 def test_lookup_finds_items_by_their_codes_and_vectors_equal_exact(world):
-    books, pool, questions, asked = world
+    books, pool, queries, asked = world
     by_codes = CodeSearch("lookup+codes", books, SearchOptions("lookup", rerank="codes", beam=50))
     by_vectors = CodeSearch("lookup+vectors", books, SearchOptions("lookup", rerank="vectors", beam=50))
     exact = Exact()
@@ -60,7 +60,7 @@ def test_lookup_finds_items_by_their_codes_and_vectors_equal_exact(world):
     for system in (by_codes, by_vectors, exact):
         assert isinstance(system, System)
         system.index(pool)
-        hits[system.name] = hit(system.search(questions, 10), asked)
+        hits[system.name] = hit(system.search(queries, 10), asked)
     assert hits["exact"] >= 0.95
     assert hits["lookup+vectors"] >= hits["exact"] - 0.05
     assert hits["lookup+codes"] > 20 * 5 / 500
@@ -76,25 +76,25 @@ def test_bytes_are_those_of_the_trie_and_the_kept_vectors(world):
 
 
 def test_a_decoder_plugs_in_and_scores_are_log_probabilities(world):
-    books, pool, questions, _ = world
+    books, pool, queries, _ = world
     decoder = Decoder(
         DecoderShape(24, SIZES, layers=1, width=16, heads=2, head_width=8, feed_forward=32)
     ).eval()
     initialise(decoder, torch.Generator().manual_seed(0))
     system = CodeSearch("genius", books, SearchOptions("generate", beam=20, stop=len(SIZES)), decoder)
     system.index(pool)
-    found = system.search(questions, 10)
+    found = system.search(queries, 10)
     assert (np.diff(found.scores, axis=1) <= 0).all()
     assert (found.scores < 0).all()
     assert all(len(set(row)) == 10 for row in found.rows.tolist())
 
 
 def test_telling_the_modality_restricts_the_answers(world):
-    books, pool, questions, _ = world
+    books, pool, queries, _ = world
     system = CodeSearch("x", books, SearchOptions("lookup", beam=50), tell_modality=True)
     system.index(pool)
-    found = system.search(questions, 5)
-    assert (pool.modality[found.rows] == questions.want[:, None]).all()
+    found = system.search(queries, 5)
+    assert (pool.modality[found.rows] == queries.want[:, None]).all()
 
 
 def test_settings_tell_systems_apart(world):
@@ -116,20 +116,20 @@ def test_settings_tell_decoders_apart(world):
 
 
 def test_a_small_beam_is_not_widened_to_the_length_of_the_list(world):
-    books, pool, questions, asked = world
+    books, pool, queries, asked = world
     narrow = CodeSearch("x", books, SearchOptions("lookup", beam=2, leaves=1, stop=len(SIZES)))
     narrow.index(pool)
-    found = narrow.search(questions, 10)
+    found = narrow.search(queries, 10)
     assert found.rows.shape == (60, 10)
     assert (found.rows >= 0).sum(axis=1).max() <= 2
     wide = CodeSearch("x", books, SearchOptions("lookup", beam=50, leaves=1, stop=len(SIZES)))
     wide.index(pool)
-    assert hit(wide.search(questions, 10), asked) > hit(found, asked)
+    assert hit(wide.search(queries, 10), asked) > hit(found, asked)
 
 
 def test_leaves_that_the_decoder_does_not_tell_apart_are_all_re_ranked(world):
     """In a small pool the decoder stops at once: every item is a leaf, and all have the same score."""
-    books, pool, questions, asked = world
+    books, pool, queries, asked = world
     shape = DecoderShape(24, SIZES, layers=1, width=16, heads=2, head_width=8, feed_forward=32)
     decoder = Decoder(shape).eval()
     initialise(decoder, torch.Generator().manual_seed(0))
@@ -137,4 +137,4 @@ def test_leaves_that_the_decoder_does_not_tell_apart_are_all_re_ranked(world):
     exact = Exact()
     for each in (system, exact):
         each.index(pool)
-    assert hit(system.search(questions, 10), asked) >= hit(exact.search(questions, 10), asked) - 0.05
+    assert hit(system.search(queries, 10), asked) >= hit(exact.search(queries, 10), asked) - 0.05

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 from typer.testing import CliRunner
 
-from genius.cli import app
+from genius.cli import VERBS, app
 from genius.errors import BadInput
-from genius.evaluate.catalog import BASELINES, LEARNING, OURS, SYSTEMS, Setup, make_systems, names_of
-from genius.evaluate.encoder_only import split_source
+from genius.evaluate.options import EvalOptions, FrontierOptions, GenerativeConfig
+from genius.evaluate.run import split_encoder
+from genius.evaluate.systems import (
+    FAISS,
+    GENERATIVE,
+    OURS,
+    SYSTEMS,
+    SystemContext,
+    make_systems,
+    system_names,
+)
 
 
 @pytest.fixture
 def genius(colours, tiny_model, tmp_path, monkeypatch):
     """Runs `genius eval` on the tiny root; errors of the user come out as exceptions."""
-    monkeypatch.setattr("genius.evaluate.measure.load_model", lambda name, device: tiny_model())
+    monkeypatch.setattr("genius.evaluate.run.load_model", lambda name, device: tiny_model())
     monkeypatch.setenv("GENIUS_CACHE", str(tmp_path / "cache"))
 
     def run(*options, data=colours.path):
@@ -74,7 +85,7 @@ def test_a_run_of_another_dataset_is_refused_and_a_partial_one_reported(genius, 
 
 
 def test_an_encoder_alone_stands_beside_the_model(genius, monkeypatch, tiny_encoder):
-    monkeypatch.setattr("genius.evaluate.encoder_only.load_encoder", lambda *a: tiny_encoder("clip-weights"))
+    monkeypatch.setattr("genius.evaluate.run.load_encoder", lambda *a: tiny_encoder("clip-weights"))
     out = genius("--systems", "exact,clip-sf=weights", "--format", "json")
     results = json.loads(out.stdout)
     assert list(results["mean"]) == ["exact", "clip-sf"]
@@ -95,21 +106,21 @@ def test_wrong_names_are_named(genius):
 
 
 def test_sets_of_systems():
-    assert names_of("ours") == list(OURS)
-    assert names_of("all") == list(SYSTEMS)
-    assert names_of("hnsw, exact,hnsw") == ["hnsw", "exact"]
-    assert set(names_of("faiss,generative")) == set(BASELINES)
-    assert split_source("hnsw") is None
+    assert system_names("ours") == list(OURS)
+    assert system_names("all") == list(SYSTEMS)
+    assert system_names("hnsw, exact,hnsw") == ["hnsw", "exact"]
+    assert system_names("faiss,generative") == [*FAISS, *GENERATIVE]
+    assert split_encoder("hnsw") is None
 
 
 def test_every_system_can_be_made(tiny_model, tmp_path):
     model = tiny_model()
     model.decoder = None
     lookups = [name for name in SYSTEMS if name != "genius" and not name.startswith("decoder")]
-    setup = Setup(model, None, None, tmp_path)
-    made = make_systems(lookups, setup)
+    context = SystemContext(model, None, None, tmp_path)
+    made = make_systems(lookups, context)
     assert [system.name for system in made] == lookups
-    assert all(json.dumps(dict(s.settings)) for s in made if s.name not in LEARNING)
+    assert all(json.dumps(dict(s.settings)) for s in made if s.name not in GENERATIVE)
 
 
 @pytest.mark.parametrize(
@@ -128,19 +139,21 @@ def test_options_come_from_the_model_unless_they_are_of_another_kind(
 ):
     model = tiny_model()
     model.search_defaults = {"method": usual, "beam": 30, "of_the_future": 1}
-    options = Setup(model, None, None, tmp_path).options(asked, rerank="codes")
+    options = SystemContext(model, None, None, tmp_path).options(asked, rerank="codes")
     assert (options.method, options.beam, options.rerank) == (method, beam, "codes")
 
 
 def test_a_beam_can_be_set_for_searches_by_the_decoder_only(tiny_model, tmp_path):
-    setup = Setup(tiny_model(), None, None, tmp_path, beam=7)
-    assert setup.options("generate").beam == 7
-    assert setup.options("lookup").beam == 30
-    assert setup.options().beam == 30
+    context = SystemContext(tiny_model(), None, None, tmp_path, beam=7)
+    assert context.options("generate").beam == 7
+    assert context.options("lookup").beam == 30
+    assert context.options().beam == 30
 
 
 def test_what_starts_at_random_is_made_for_each_seed(tiny_model, tmp_path):
-    made = make_systems(["exact", "pq", "lookup+codes"], Setup(tiny_model(), None, None, tmp_path), seeds=3)
+    made = make_systems(
+        ["exact", "pq", "lookup+codes"], SystemContext(tiny_model(), None, None, tmp_path), seeds=3
+    )
     assert [system.name for system in made] == ["exact", "pq", "pq", "pq", "lookup+codes"]
     assert [system.settings["seed"] for system in made[1:4]] == [0, 1, 2]
 
@@ -157,3 +170,30 @@ def test_help_is_light():
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_verb_has_more_than_a_screen_of_options(verb, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    out = CliRunner().invoke(app, [verb, "--help"], env={"COLUMNS": "120", "TERMINAL_WIDTH": "120"})
+    assert out.exit_code == 0
+    assert len(out.output.splitlines()) <= 42, out.output
+
+
+def test_defaults_of_the_command_line_are_those_of_the_code():
+    """Every option that is also a field of an options class has its default."""
+    fields = {
+        "eval": asdict(EvalOptions()),
+        "ablate": asdict(EvalOptions()),
+        "report": asdict(EvalOptions()) | asdict(FrontierOptions()),
+        "bench": asdict(FrontierOptions()),
+    }
+    renamed = {"train_limit": GenerativeConfig().queries, "train_steps": GenerativeConfig().steps}
+    for verb, known in fields.items():
+        parameters = inspect.signature(VERBS[verb]).parameters
+        shared = [name for name in parameters if name in known | renamed and name != "systems"]
+        assert len(shared) >= 4, verb
+        for name in shared:
+            value = (known | renamed)[name]
+            shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
+            assert parameters[name].default == shown, (verb, name)

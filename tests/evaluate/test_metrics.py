@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ir_measures import RR, R, Success, nDCG
 
 from genius.errors import BadInput
-from genius.evaluate.metrics import NOTHING, Judgements, judge
+from genius.evaluate.metrics import NO_ITEM, Qrels, grade
 
 POOL = 12
 
@@ -20,7 +20,7 @@ def cases(draw):
     """Ranked lists of uneven length and graded judgements, some of items outside the pool."""
     queries = draw(st.integers(1, 6))
     depth = draw(st.integers(1, POOL))
-    ranked = np.full((queries, depth), NOTHING)
+    ranked = np.full((queries, depth), NO_ITEM)
     for row in range(queries):
         order = draw(st.permutations(range(POOL)))
         length = draw(st.integers(1, depth))
@@ -35,7 +35,7 @@ def oracle(measure, ranked, gains):
     """What ir-measures says of each query, (queries,)."""
     qrels = {str(q): {str(item): g for item, g in row.items()} for q, row in enumerate(gains)}
     run = {
-        str(q): {str(item): float(len(row) - place) for place, item in enumerate(row) if item != NOTHING}
+        str(q): {str(item): float(len(row) - place) for place, item in enumerate(row) if item != NO_ITEM}
         for q, row in enumerate(ranked)
     }
     values = {m.query_id: m.value for m in ir_measures.iter_calc([measure], qrels, run)}
@@ -46,52 +46,52 @@ def oracle(measure, ranked, gains):
 @given(cases(), st.integers(1, 15))
 def test_equals_ir_measures(case, k):
     ranked, gains = case
-    judged = judge(ranked, Judgements.of(gains))
-    np.testing.assert_allclose(judged.hit(k), oracle(Success @ k, ranked, gains))
-    np.testing.assert_allclose(judged.recall(k), oracle(R @ k, ranked, gains))
-    np.testing.assert_allclose(judged.reciprocal_rank(), oracle(RR, ranked, gains))
-    np.testing.assert_allclose(judged.ndcg(k), oracle(nDCG @ k, ranked, gains))
+    graded = grade(ranked, Qrels.of(gains))
+    np.testing.assert_allclose(graded.hit(k), oracle(Success @ k, ranked, gains))
+    np.testing.assert_allclose(graded.recall(k), oracle(R @ k, ranked, gains))
+    np.testing.assert_allclose(graded.reciprocal_rank(), oracle(RR, ranked, gains))
+    np.testing.assert_allclose(graded.ndcg(k), oracle(nDCG @ k, ranked, gains))
 
 
 def test_by_hand():
-    ranked = np.array([[4, 2, 9], [1, NOTHING, NOTHING], [7, 8, 0]])
-    judged = judge(ranked, Judgements.of([{2: 1, 9: 1, 99: 1}, {5: 1}, {7: 1}]))
-    assert judged.hit(1).tolist() == [0, 0, 1]
-    assert judged.hit(3).tolist() == [1, 0, 1]
-    np.testing.assert_allclose(judged.recall(3), [2 / 3, 0, 1])  # item 99 is in no list and still counts
-    np.testing.assert_allclose(judged.reciprocal_rank(), [1 / 2, 0, 1])
+    ranked = np.array([[4, 2, 9], [1, NO_ITEM, NO_ITEM], [7, 8, 0]])
+    graded = grade(ranked, Qrels.of([{2: 1, 9: 1, 99: 1}, {5: 1}, {7: 1}]))
+    assert graded.hit(1).tolist() == [0, 0, 1]
+    assert graded.hit(3).tolist() == [1, 0, 1]
+    np.testing.assert_allclose(graded.recall(3), [2 / 3, 0, 1])  # item 99 is in no list and still counts
+    np.testing.assert_allclose(graded.reciprocal_rank(), [1 / 2, 0, 1])
     best = 1 + 1 / np.log2(3) + 1 / 2
-    np.testing.assert_allclose(judged.ndcg(10), [(1 / np.log2(3) + 1 / 2) / best, 0, 1])
+    np.testing.assert_allclose(graded.ndcg(10), [(1 / np.log2(3) + 1 / 2) / best, 0, 1])
 
 
 def test_a_query_without_relevant_items_is_zero_and_visible():
-    judged = judge(np.array([[0, 1]]), Judgements.of([{0: 0}]))
-    assert judged.relevant.tolist() == [0]
-    assert [judged.hit(2)[0], judged.recall(2)[0], judged.reciprocal_rank()[0], judged.ndcg(2)[0]] == [0] * 4
+    graded = grade(np.array([[0, 1]]), Qrels.of([{0: 0}]))
+    assert graded.relevant.tolist() == [0]
+    assert [graded.hit(2)[0], graded.recall(2)[0], graded.reciprocal_rank()[0], graded.ndcg(2)[0]] == [0] * 4
 
 
 def test_empty_lists_and_no_queries():
-    nothing = judge(np.empty((2, 0), dtype=np.int64), Judgements.of([{0: 1}, {1: 1}]))
+    nothing = grade(np.empty((2, 0), dtype=np.int64), Qrels.of([{0: 1}, {1: 1}]))
     assert nothing.hit(5).tolist() == nothing.reciprocal_rank().tolist() == nothing.ndcg(5).tolist() == [0, 0]
-    assert judge(np.empty((0, 3), dtype=np.int64), Judgements.of([])).hit(1).shape == (0,)
+    assert grade(np.empty((0, 3), dtype=np.int64), Qrels.of([])).hit(1).shape == (0,)
 
 
 @pytest.mark.parametrize(
     ("ranked", "complaint"),
     [
         ([[3, 3]], "item twice"),
-        ([[NOTHING, 3]], "after an empty place"),
+        ([[NO_ITEM, 3]], "behind padding"),
         ([[-2, 3]], "below -1"),
         ([[1, 2], [3, 4]], "1 judged queries"),
     ],
 )
 def test_wrong_lists_are_refused(ranked, complaint):
     with pytest.raises(BadInput, match=complaint):
-        judge(np.array(ranked), Judgements.of([{3: 1}]))
+        grade(np.array(ranked), Qrels.of([{3: 1}]))
 
 
 def test_k_below_one_is_refused():
-    judged = judge(np.array([[0]]), Judgements.of([{0: 1}]))
-    for metric in (judged.hit, judged.recall, judged.ndcg):
+    graded = grade(np.array([[0]]), Qrels.of([{0: 1}]))
+    for metric in (graded.hit, graded.recall, graded.ndcg):
         with pytest.raises(BadInput, match="k is 0"):
             metric(0)

@@ -9,16 +9,21 @@ import numpy as np
 from rich.console import Console
 
 from genius.data.base import Row
-from genius.evaluate.protocol import Faults, figures, label
+from genius.evaluate.protocol import Faults, match_qrels, row_metrics
+from genius.evaluate.report.tables import NOT_RUN, UNPUBLISHED, UNSUPPORTED, cutoffs_table, results_table
 from genius.evaluate.results import Entry, Results
-from genius.evaluate.tables import NOT_MADE_FOR, NOT_RUN, UNPUBLISHED, cuts_table, results_table
 
 
 def entry(dataset, task, system="exact", hit=True, setting="universal", faults=None):
-    labels = label(Row(dataset, task), ["q"], {"q": {"a": 1}}, {"a": 0, "b": 1})
+    labels = match_qrels(Row(dataset, task), ["q"], {"q": {"a": 1}}, {"a": 0, "b": 1})
     ranked = np.array([[0, 1] if hit else [1, -1]])
     return Entry(
-        figures(Row(dataset, task), setting, system, labels, [ranked], 2, faults), "f", "p", "q", 9.25, 0.1
+        row_metrics(Row(dataset, task), setting, system, labels, [ranked], 2, faults),
+        "f",
+        "p",
+        "q",
+        9.25,
+        0.1,
     )
 
 
@@ -58,7 +63,7 @@ def test_what_was_not_run_is_marked():
     table = results_table(
         results([entry("mscoco", 0), entry("cirr", 7), entry("mscoco", 0, "grace")], not_run=left)
     )
-    assert cell(table, "cirr", "grace") == NOT_MADE_FOR
+    assert cell(table, "cirr", "grace") == UNSUPPORTED
     assert cell(table, "webqa", "exact") == NOT_RUN
     assert cell(table, "2 rows run", "grace") == "100.0 (1 rows)"
 
@@ -119,6 +124,6 @@ def test_markdown_and_terminal_hold_every_cell():
 
 
 def test_all_figures_of_one_system():
-    table = cuts_table(results([entry("fashion200k", 0), entry("mscoco", 0)]), "exact")
+    table = cutoffs_table(results([entry("fashion200k", 0), entry("mscoco", 0)]), "exact")
     assert [line[1] for line in table.lines] == ["fashion200k @10/20/50", "mscoco @1/5/10"]
     assert table.lines[1][3:] == ["100.0"] * 8

@@ -7,32 +7,23 @@ import numpy as np
 import pytest
 
 from genius.errors import BadData, BadInput
-from genius.evaluate.metrics import NOTHING
-from genius.evaluate.trec import match_run, read_qrels, read_run, write_qrels, write_run
+from genius.evaluate.metrics import NO_ITEM
+from genius.evaluate.trec import match_run, read_run, write_run
 
 RUN = {"9:1": [("9:7", 0.75), ("9:3", 0.1 + 0.2)], "9:2": [("9:3", -1e-9)]}
-QRELS = {"9:1": {"9:3": 1, "9:4": 0}, "9:2": {"9:3": 2}}
 
 
 def test_round_trip(tmp_path):
     write_run(tmp_path / "deep" / "a.trec", RUN, "genius+codes")
     assert read_run(tmp_path / "deep" / "a.trec") == RUN
-    write_qrels(tmp_path / "q.txt", QRELS, task=0)
-    assert read_qrels(tmp_path / "q.txt") == QRELS
-    assert (tmp_path / "q.txt").read_text().splitlines()[0] == "9:1 0 9:3 1 0"
-    assert [f.name for f in tmp_path.iterdir() if f.suffix == ".part"] == []
+    assert [f.name for f in (tmp_path / "deep").iterdir()] == ["a.trec"]
 
 
 def test_ir_measures_reads_our_files(tmp_path):
     write_run(tmp_path / "a.trec", RUN, "x")
-    write_qrels(tmp_path / "q.txt", QRELS)
     run = list(ir_measures.read_trec_run(str(tmp_path / "a.trec")))
-    qrels = list(ir_measures.read_trec_qrels(str(tmp_path / "q.txt")))
     assert [(r.query_id, r.doc_id, r.score) for r in run] == [
         (q, item, score) for q, entries in RUN.items() for item, score in entries
-    ]
-    assert [(j.query_id, j.doc_id, j.relevance) for j in qrels] == [
-        (q, item, grade) for q, judged in QRELS.items() for item, grade in judged.items()
     ]
 
 
@@ -59,19 +50,12 @@ def test_wrong_runs_are_named(tmp_path, text, complaint):
         read_run(file)
 
 
-def test_wrong_qrels_are_named(tmp_path):
-    file = tmp_path / "q.txt"
-    file.write_text("q 0 a 1 0\nq 0 a 0 0\n")
-    with pytest.raises(BadData, match="line 2: q and a were judged differently"):
-        read_qrels(file)
-    file.write_text("q 0 a yes 0\n")
-    with pytest.raises(BadData, match="no whole number"):
-        read_qrels(file)
+def test_files_that_cannot_be_read_are_named(tmp_path):
     with pytest.raises(BadData, match="no file"):
-        read_qrels(tmp_path / "none.txt")
-    file.write_bytes(b"\xff\xfe\x00")
+        read_run(tmp_path / "none.txt")
+    (tmp_path / "a.trec").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BadData, match="not a text file"):
-        read_qrels(file)
+        read_run(tmp_path / "a.trec")
 
 
 def test_ids_with_blanks_are_refused_and_nothing_is_left_behind(tmp_path):
@@ -85,7 +69,7 @@ def test_ids_with_blanks_are_refused_and_nothing_is_left_behind(tmp_path):
 def test_matching_keeps_places_and_counts_what_does_not_fit():
     run = {"1": [("a", 3.0), ("strange", 2.0), ("b", 1.0)], "9": [("a", 1.0)]}
     matched = match_run(run, ["1", "2"], ["b", "a"], depth=4)
-    assert matched.ranked.tolist() == [[1, 3, 0, NOTHING], [NOTHING] * 4]
+    assert matched.ranked.tolist() == [[1, 3, 0, NO_ITEM], [NO_ITEM] * 4]
     assert (matched.unanswered, matched.foreign_queries, matched.foreign_items) == (1, 1, 1)
     assert np.issubdtype(matched.ranked.dtype, np.integer)
 

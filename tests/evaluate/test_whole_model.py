@@ -10,8 +10,9 @@ from genius.data.mbeir import MBeir
 from genius.decode.initial import fresh_decoder
 from genius.decode.model import DecoderShape
 from genius.decode.targets import level_losses
-from genius.evaluate.catalog import OURS
-from genius.evaluate.measure import Asked, Place, measure
+from genius.evaluate.options import EvalOptions, Workspace
+from genius.evaluate.run import evaluate
+from genius.evaluate.systems import OURS
 from genius.model import Model
 from genius.quantize.codebooks import start_codebooks
 from genius.quantize.model import Quantizer
@@ -41,9 +42,9 @@ def trained(request, tmp_path_factory):
 
 @pytest.mark.parametrize("setting", ["local", "universal"])
 def test_all_our_systems_answer_and_vectors_reach_exact_search(colours, trained, tmp_path, setting):
-    results = measure(
-        MBeir(colours.path), "colours", trained, "ours", Asked(setting), Place(tmp_path), lambda line: None
-    ).as_json()
+    data, options = MBeir(colours.path), EvalOptions(setting)
+    found = evaluate(data, "colours", trained, "ours", options, Workspace(tmp_path), lambda line: None)
+    results = found.as_json()
     mean = {name: values["hit@5"] for name, values in results["mean"].items()}
     assert list(mean) == list(OURS)
     assert mean["exact"] == 1.0

@@ -68,7 +68,7 @@ def test_numbers_on_an_axis_are_written_out(span, shown):
 def test_hit_rates_are_read_off_the_largest_real_pool():
     figure = pictures.by_bytes(make())
     assert "16,000 items" in figure.axes[0].get_title(loc="left")
-    with pytest.raises(BadInput, match="no pool was all real"):
+    with pytest.raises(BadInput, match="no pool has real items only"):
         pictures.by_time(make(sizes=(20_000,)))
 
 

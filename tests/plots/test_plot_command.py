@@ -14,7 +14,7 @@ pytest.importorskip("matplotlib", reason='needs the extra: pip install "genius-s
 
 from genius.cli.plot import plot
 from genius.errors import BadInput, MissingExtra
-from genius.evaluate.tables import Table
+from genius.evaluate.report.tables import Table
 from genius.plots.report import Picture, Section, report
 from genius.plots.style import canvas
 
@@ -34,7 +34,7 @@ FRONTIER = {
         for system in ("exact", "hnsw")
     ],
     "beams": [],
-    "crossovers": [{"text": "hnsw overtakes exact at about 9 items"}],
+    "crossovers": [{"system": "hnsw", "than": "exact", "items": 9.0}],
     "machine": {"device": "cpu", "threads": 1},
     "model": {"name": "mini", "fingerprint": "0" * 16},
     "data": "bench",

@@ -9,10 +9,10 @@ from typing import Any
 
 import typer
 
-from genius.cli.bench import bench
+from genius.cli.bench import bench, report
 from genius.cli.convert import convert
 from genius.cli.demo import demo
-from genius.cli.evaluate import evaluate
+from genius.cli.evaluate import ablate, evaluate
 from genius.cli.index import index
 from genius.cli.manage import check, compact, export, import_, remove, stats
 from genius.cli.plot import plot
@@ -35,7 +35,9 @@ VERBS: dict[str, Callable[..., Any]] = {
     "demo": demo,
     "train": train,
     "eval": evaluate,
+    "ablate": ablate,
     "bench": bench,
+    "report": report,
     "plot": plot,
     "convert": convert,
 }

@@ -1,175 +1,201 @@
-"""`genius bench`: accuracy, latency and bytes of all systems at growing pool sizes."""
+"""`genius bench`: hit rate, latency and bytes at growing pool sizes. `genius report`: results as pages."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from genius.cli.evaluate import (
+    DEVICE,
+    EVAL,
+    GENERATIVE,
+    LAYOUT,
+    MODEL,
+    Cache,
     Datasets,
     Device,
     Format,
     Layout,
+    Limit,
     ModelName,
     Root,
+    Seeds,
     Split,
     TrainLimit,
     TrainSteps,
-    cache_folder,
+    dataset_names,
+    log,
+    open_data,
+    print_result,
     progress,
     read_json,
     save_json,
-    say,
-    schooling_of,
-    typed,
+    workspace_of,
 )
 from genius.errors import BadInput
+from genius.evaluate.options import EvalOptions, FrontierOptions, Workspace
 
 if TYPE_CHECKING:
-    from genius.evaluate.results import Results
+    from genius.data.base import Dataset
+    from genius.evaluate.systems import SearchModel
+
+FRONTIER = FrontierOptions()
+Systems = Annotated[str, typer.Option(help="Names or sets (ours, faiss, generative, all), beside exact.")]
+Sizes = Annotated[str, typer.Option(help="Pool sizes, by comma; beyond the data: noisy copies.")]
+Beams = Annotated[str, typer.Option(help="Beams to compare on the real pool, by comma.")]
+Queries = Annotated[int, typer.Option(min=1, help="Queries of each row that are timed.")]
+BuildLimit = Annotated[int, typer.Option(min=0, help="Build hnsw and pq in pools up to this size only.")]
+SIZES, BEAMS = (",".join(map(str, numbers)) for numbers in (FRONTIER.sizes, FRONTIER.beams))
 
 
 def bench(
     data: Root,
-    model: ModelName = "mini",
-    systems: Annotated[
-        str, typer.Option(help="Names or sets (ours, faiss), by comma; exact is always measured.")
-    ] = "ours,faiss",
-    sizes: Annotated[
-        str, typer.Option(help="Pool sizes, by comma; larger than the data: filled with jittered copies.")
-    ] = "2000,5000,16000,50000,400000",
-    beams: Annotated[str, typer.Option(help="Beams to compare on the real pool, by comma.")] = "1,5,10,20,50",
-    queries: Annotated[int, typer.Option(min=1, help="Queries of each row that are asked.")] = 20,
-    build_limit: Annotated[
-        int,
-        typer.Option(min=0, help="In pools of more items leave out what takes minutes to build (hnsw, pq)."),
-    ] = 100_000,
-    split: Split = "test",
+    model: ModelName = MODEL,
+    systems: Systems = FRONTIER.systems,
+    sizes: Sizes = SIZES,
+    beams: Beams = BEAMS,
+    queries: Queries = FRONTIER.queries,
+    build_limit: BuildLimit = FRONTIER.build_limit,
+    split: Split = FRONTIER.split,
     datasets: Datasets = "",
     format_: Format = "table",
-    cache: Annotated[
-        Path | None, typer.Option(help="Where vectors are kept (default: $GENIUS_CACHE).")
-    ] = None,
-    device: Device = "auto",
-    layout: Layout = "mbeir",
-    write: Annotated[
-        Path | None,
-        typer.Option(
-            help="Also evaluate all rows in both settings and write a report to this Markdown file."
-        ),
-    ] = None,
-    numbers: Annotated[
-        Path | None,
-        typer.Option(
-            help="With --write: folder for its numbers as JSON. An ablations.json or a frontier of another "
-            "device that is there becomes part of the report."
-        ),
-    ] = None,
-    limit: Annotated[
-        int, typer.Option(min=0, help="With --write: at most N queries of each row; 0: all.")
-    ] = 0,
-    seeds: Annotated[
-        int, typer.Option(min=1, help="With --write: average what starts at random over N seeds.")
-    ] = 1,
-    processes: Annotated[
-        int, typer.Option(min=1, help="With --write: find answers with N processes of one core each.")
-    ] = 1,
-    train_limit: TrainLimit = 0,
-    train_steps: TrainSteps = 0,
+    cache: Cache = None,
+    device: Device = DEVICE,
+    layout: Layout = LAYOUT,
 ) -> None:
-    """Measure accuracy, time and bytes of each system, and from which pool size it beats exact search."""
-    from genius.data.base import open_dataset
-    from genius.evaluate import measure
-    from genius.evaluate.benchmark import Plan, benchmark
-    from genius.evaluate.parallel import Source, find_answers
-    from genius.evaluate.tables import frontier_table
+    """Measure hit rate, time and bytes of each system, and from which pool size it beats exact search."""
+    from genius.evaluate import run
+    from genius.evaluate.frontier import measure_frontier
+    from genius.evaluate.report.frontier import frontier_table
 
-    chosen = [name.strip() for name in datasets.split(",") if name.strip()]
-    dataset = open_dataset(layout, data, chosen)
-    schooling = schooling_of(train_limit, train_steps)
-    place = measure.Place(cache or cache_folder(), measure.pick_device(device), schooling=schooling)
-    plan = Plan(
-        f"exact,{systems}",
-        _numbers(sizes, "--sizes"),
-        _numbers(beams, "--beams"),
-        queries,
-        split,
-        build_limit,
-    )
-    name = data.resolve().name
+    dataset, workspace = open_data(data, layout, datasets), workspace_of(cache, device)
+    options = _options(systems, sizes, beams, queries, split, build_limit)
+    loaded = run.load_model(model, workspace.device)
     with progress() as show:
-        loaded = measure.load_model(model, place.device)
-        results = []
-        if write is not None:
-            both = [measure.Asked(setting, split, limit, seeds=seeds) for setting in ("universal", "local")]
-            if processes > 1:
-                for asked in both:  # vectors and codes: one process writes them
-                    measure.measure(dataset, name, loaded, "exact", asked, place, say, show)
-                source = Source(layout, data.resolve(), tuple(chosen), model)
-                find_answers(source, plan.systems, both, place, processes, say)
-            for asked in both:
-                results.append(measure.measure(dataset, name, loaded, plan.systems, asked, place, say, show))
-        frontier = benchmark(dataset, name, loaded, model, plan, place, say, show)
-    if write is not None:
-        _write(write, numbers, results, frontier)
-    if format_ == "json":
-        typer.echo(json.dumps(frontier))
-    elif format_ == "markdown":
-        typer.echo(frontier_table(frontier).markdown())
-    else:
-        from rich.console import Console
-
-        Console(width=None if sys.stdout.isatty() else 160).print(frontier_table(frontier).rich())
+        name = data.resolve().name
+        found = measure_frontier(dataset, name, loaded, model, options, workspace, log, show)
+    print_result(found, frontier_table(found), format_)
 
 
-def _write(file: Path, numbers: Path | None, results: list[Results], frontier: dict[str, Any]) -> None:
-    """The report in Markdown with its pictures beside it; nothing of the data itself is in them."""
-    from genius.evaluate.frontier_tables import judged_by_all
-    from genius.evaluate.writeup import Document, writeup
-    from genius.files import write_file
+def report(
+    numbers: Annotated[Path, typer.Option(help="Folder of the JSON files that the pages are made from.")],
+    to: Annotated[Path, typer.Option(help="Folder for results.md, appendix/ and pictures/.")],
+    data: Annotated[
+        Path | None, typer.Option(help="Evaluate and time everything on this data first (M-BEIR's layout).")
+    ] = None,
+    model: ModelName = MODEL,
+    systems: Systems = "all",
+    sizes: Sizes = SIZES,
+    beams: Beams = BEAMS,
+    queries: Queries = FRONTIER.queries,
+    build_limit: BuildLimit = FRONTIER.build_limit,
+    split: Split = EVAL.split,
+    datasets: Datasets = "",
+    limit: Limit = EVAL.limit,
+    seeds: Seeds = EVAL.seeds,
+    processes: Annotated[int, typer.Option(min=1, help="Search with N processes of one core each.")] = 1,
+    train_limit: TrainLimit = GENERATIVE.queries,
+    train_steps: TrainSteps = GENERATIVE.steps,
+    cache: Cache = None,
+    device: Device = DEVICE,
+    layout: Layout = LAYOUT,
+) -> None:
+    """Write all results as Markdown pages with pictures, from JSON files; with --data, measure them first."""
+    if data is not None:
+        from genius.evaluate import run
 
-    frontier = judged_by_all(frontier, results[0].as_json())  # of the universal pool
-    frontiers, ablations, kept = [frontier], None, {}
-    if numbers is not None:
-        for each in results:
-            kept[each.setting] = numbers / f"results-{each.setting}.json"
-            save_json(kept[each.setting], each.as_json())
-        save_json(numbers / f"frontier-{frontier['machine']['kind']}.json", frontier)
-        frontiers = [read_json(one) for one in sorted(numbers.glob("frontier-*.json"))]
-        for one in frontiers:
-            machine = one["machine"]
-            kept[f"frontier {machine['device']}"] = numbers / f"frontier-{machine.get('kind', 'cpu')}.json"
-        if (numbers / "ablations.json").is_file():
-            kept["ablations"] = numbers / "ablations.json"
-            ablations = read_json(kept["ablations"])
-    pictures = {one["machine"]["device"]: _draw(one, file.parent / "pictures") for one in frontiers}
-    links = {what: os.path.relpath(path, file.parent) for what, path in kept.items()}
-    document = Document(results, frontiers, typed(), pictures, ablations, links)
-    write_file(file, [writeup(document).encode()])
-    say(f"written: {file}")
+        options = _options(systems, sizes, beams, queries, split, build_limit)
+        workspace = workspace_of(cache, device, None, train_limit, train_steps)
+        both = [EvalOptions(setting, split, limit, seeds=seeds) for setting in ("universal", "local")]
+        spec = run.DataSpec(layout, data.resolve(), tuple(dataset_names(datasets)), model)
+        dataset = open_data(data, layout, datasets)
+        _measure(dataset, spec, options, both, workspace, processes, numbers)
+    _write_pages(numbers, to)
+
+
+def _measure(
+    dataset: Dataset,
+    spec: Any,
+    frontier: FrontierOptions,
+    settings: list[EvalOptions],
+    workspace: Workspace,
+    processes: int,
+    numbers: Path,
+) -> None:
+    """Evaluate all settings and measure the frontier; write their JSON files."""
+    from genius.evaluate import run
+    from genius.evaluate.frontier import measure_frontier
+    from genius.evaluate.report.frontier import with_full_hit_rates
+
+    systems, name = f"exact,{frontier.systems}", spec.root.name
+    with progress() as show:
+        model: SearchModel = run.load_model(spec.model, workspace.device)
+        if processes > 1:
+            for options in settings:  # one process encodes
+                run.evaluate(dataset, name, model, "exact", options, workspace, log, show)
+            run.search_in_parallel(spec, systems, settings, workspace, processes, log)
+        results = {
+            each.setting: run.evaluate(dataset, name, model, systems, each, workspace, log, show).as_json()
+            for each in settings
+        }
+        found = measure_frontier(dataset, name, model, spec.model, frontier, workspace, log, show)
+    for setting, result in results.items():
+        save_json(numbers / f"results-{setting}.json", result)
+    kind = found["machine"]["kind"]
+    save_json(numbers / f"frontier-{kind}.json", with_full_hit_rates(found, results["universal"]))
+
+
+def _write_pages(numbers: Path, to: Path) -> None:
+    """The pages and pictures of the JSON files in `numbers`; nothing of the data itself is in them."""
+    from genius.evaluate.report.pages import ReportInputs, pages
+    from genius.files import storage_errors, write_file
+
+    results = [numbers / f"results-{setting}.json" for setting in ("universal", "local")]
+    found = [read_json(file) for file in results if file.is_file()]
+    if not found:
+        raise BadInput(f"{numbers} has no results-universal.json or results-local.json: give --data")
+    frontiers = [read_json(file) for file in sorted(numbers.glob("frontier-*.json"))]
+    ablations = numbers / "ablations.json"
+    inputs = ReportInputs(
+        found,
+        frontiers,
+        read_json(ablations) if ablations.is_file() else None,
+        {each["machine"]["device"]: _draw(each, to / "pictures") for each in frontiers},
+        os.path.relpath(numbers, to),
+    )
+    for path, text in pages(inputs).items():
+        with storage_errors(to):
+            (to / path).parent.mkdir(parents=True, exist_ok=True)
+        write_file(to / path, [text.encode()])
+        typer.echo(str(to / path))
 
 
 def _draw(frontier: dict[str, Any], folder: Path) -> dict[str, str]:
     """Pictures of a frontier in `folder`, times of a CPU as multiples: path beside the report -> caption."""
-    from genius.evaluate.frontier_tables import relative
+    from genius.evaluate.report.frontier import on_cpu, relative
     from genius.files import storage_errors, write_file
-    from genius.plots.frontier import all_of
+    from genius.plots.frontier import figures
     from genius.plots.style import png
 
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     kind = frontier["machine"].get("kind", "cpu")
-    shown = relative(frontier) if kind == "cpu" else frontier
+    shown = relative(frontier) if on_cpu(frontier) else frontier
     drawn = {}
-    for name, (caption, draw) in all_of(shown).items():
+    for name, (caption, draw) in figures(shown).items():
         write_file(folder / f"{name}-{kind}.png", [png(draw(shown))])
         drawn[f"{folder.name}/{name}-{kind}.png"] = f"{caption}, {frontier['machine']['device']}"
     return drawn
+
+
+def _options(
+    systems: str, sizes: str, beams: str, queries: int, split: str, build_limit: int
+) -> FrontierOptions:
+    numbers = _numbers(sizes, "--sizes"), _numbers(beams, "--beams")
+    return FrontierOptions(systems, *numbers, queries, split, build_limit)
 
 
 def _numbers(text: str, option: str) -> list[int]:

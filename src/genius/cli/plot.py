@@ -7,7 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from genius.cli.evaluate import cache_folder, progress, read_json
+from genius.cli.evaluate import (
+    DEVICE,
+    EVAL,
+    LAYOUT,
+    MODEL,
+    Cache,
+    Device,
+    Layout,
+    ModelName,
+    Split,
+    open_data,
+    progress,
+    read_json,
+    workspace_of,
+)
 from genius.errors import BadInput
 
 if TYPE_CHECKING:
@@ -23,17 +37,15 @@ def plot(
         list[Path] | None, typer.Option(help="A file of `genius eval --format json`. May be repeated.")
     ] = None,
     data: Annotated[Path | None, typer.Option(help="Data root, for pictures of codes and the map.")] = None,
-    model: Annotated[str, typer.Option(help="Model for those pictures: a name or a folder.")] = "mini",
+    model: ModelName = MODEL,
     compare: Annotated[
         list[str] | None, typer.Option(help="Another model beside it on the map. May be repeated.")
     ] = None,
     levels: Annotated[str, typer.Option(help="Levels to show codes of, by comma.")] = "1,2,3",
-    split: Annotated[str, typer.Option(help="Split whose items are shown.")] = "test",
-    cache: Annotated[
-        Path | None, typer.Option(help="Where vectors are kept (default: $GENIUS_CACHE).")
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    layout: Annotated[str, typer.Option(help="Layout of the data: mbeir or karpathy.")] = "mbeir",
+    split: Split = EVAL.split,
+    cache: Cache = None,
+    device: Device = DEVICE,
+    layout: Layout = LAYOUT,
 ) -> None:
     """Draw what was measured: hit rate by bytes and time, speed by pool size, beams, codes, a map."""
     from genius.files import storage_errors, write_file
@@ -42,11 +54,7 @@ def plot(
     sections = [_results_section(read_json(file)) for file in results or []]
     sections += [_frontier_section(read_json(file)) for file in frontier or []]
     if data is not None:
-        sections.append(
-            _model_section(
-                data, layout, [model, *(compare or [])], levels, split, cache or cache_folder(), device
-            )
-        )
+        sections.append(_model_section(data, layout, [model, *(compare or [])], levels, split, cache, device))
     if not sections:
         raise BadInput("nothing to draw: give --frontier, --results or --data")
     with storage_errors(to):
@@ -61,17 +69,20 @@ def plot(
 
 
 def _results_section(found: dict[str, Any]) -> Section:
-    from genius.evaluate.tables import cuts_table, results_table
+    from genius.evaluate.report.tables import cutoffs_table, results_table
     from genius.plots.report import Section
 
     if not {"rows", "mean", "setting"} <= found.keys():
         raise BadInput("--results wants a file of `genius eval --format json`")
-    tables = [results_table(found, intervals=True), *(cuts_table(found, system) for system in found["mean"])]
+    tables = [
+        results_table(found, intervals=True),
+        *(cutoffs_table(found, system) for system in found["mean"]),
+    ]
     return Section(f"Results, {found['setting']} pool", tables)
 
 
 def _frontier_section(found: dict[str, Any]) -> Section:
-    from genius.evaluate.tables import frontier_table
+    from genius.evaluate.report.frontier import frontier_table
     from genius.plots import frontier as pictures
     from genius.plots.report import Picture, Section
     from genius.plots.style import png
@@ -81,16 +92,15 @@ def _frontier_section(found: dict[str, Any]) -> Section:
     where = found["machine"]["device"]
     drawn = [
         Picture(name, f"{caption} ({where}).", png(draw(found)))
-        for name, (caption, draw) in pictures.all_of(found).items()
+        for name, (caption, draw) in pictures.figures(found).items()
     ]
     return Section(f"Frontier on {where}", [frontier_table(found)], drawn)
 
 
 def _model_section(
-    data: Path, layout: str, models: list[str], levels: str, split: str, cache: Path, device: str
+    data: Path, layout: str, models: list[str], levels: str, split: str, cache: Path | None, device: str
 ) -> Section:
-    from genius.data.base import open_dataset
-    from genius.evaluate import measure
+    from genius.evaluate import run
     from genius.plots.collect import code_pictures, map_picture
     from genius.plots.report import Section
 
@@ -98,10 +108,9 @@ def _model_section(
         wanted = [int(level) for level in levels.split(",") if level.strip()]
     except ValueError:
         raise BadInput(f"--levels {levels!r}: write whole numbers with commas between them") from None
-    dataset = open_dataset(layout, data)
-    place = measure.Place(cache, measure.pick_device(device))
+    dataset, workspace = open_data(data, layout), workspace_of(cache, device)
     with progress() as show:
-        loaded = [(name, measure.load_model(name, place.device)) for name in models]
-        pictures = code_pictures(dataset, loaded[0][1], split, place, wanted, show)
-        pictures.append(map_picture(dataset, loaded, split, place, show))
-    return Section("Codes and vectors", pictures=pictures)
+        loaded = [(name, run.load_model(name, workspace.device)) for name in models]
+        pictures = code_pictures(dataset, loaded[0][1], split, workspace, wanted, show)
+        pictures.append(map_picture(dataset, loaded, split, workspace, show))
+    return Section("Codes and embeddings", pictures=pictures)

@@ -1,6 +1,6 @@
 """The paper's ablations on one's own data: train each variant, evaluate it, show its effect with an interval.
 
-Variants differ from the base recipe in a value or two; all share the encoder and its cached vectors, and
+Variants differ from the base recipe in a value or two; all share the encoder and its cached embeddings, and
 those that change the decoder only share the base's quantizer. Beams need no training. The paper's effects
 stand beside ours: data and sizes differ, so signs and order can be compared, levels cannot. Whatever was
 trained or evaluated before is not done again, and the outcome is saved after each variant.
@@ -20,73 +20,235 @@ import numpy as np
 from genius.config import Recipe, load_recipe
 from genius.data.base import Row
 from genius.errors import BadInput, TrainingStopped
-from genius.evaluate.compare import compare_entries, figures_of
-from genius.evaluate.protocol import RowFigures, mean_over_rows
-from genius.evaluate.results import Results
-from genius.evaluate.variants import Variant
+from genius.evaluate.paper import effect, paper
+from genius.evaluate.protocol import RowMetrics, mean_over_rows
+from genius.evaluate.results import Results, compare_rows
 from genius.files import storage_errors, write_file
 
 SYSTEMS = ("genius", "decoder+codes")
+LEVELS, CODES = (5, 7, 9), (256, 1024, 4096)
+LARGE = frozenset({"decoder of t5-base size", "decoder of t5-large size"})  # hours without a large GPU
 RECIPE = "recipe.json"
 STOPPED = "stopped.txt"  # why the training of a variant ended by itself
-Train = Callable[[Recipe, str, Path], None]  # recipe, stage, folder: leaves folder/model
-Evaluate = Callable[[Path, int], Results]  # model's folder, beam (0: as it has it): runs SYSTEMS
-Save = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """How models are made and measured."""
+class Variant:
+    """One change to the recipe, or to the beam of the search."""
 
-    train: Train
-    evaluate: Evaluate
-    say: Callable[[str], None]
-    save: Save = lambda outcome: None
+    name: str
+    table: str  # of the paper, or "ours"
+    overrides: tuple[str, ...] = ()
+    paper: float | None = None  # effect of the same change there, mean over its five columns, in points
+    beam: int = 0  # of the decoder's search; 0: as the model has it. Nothing is trained for another beam
 
 
-def run_ablations(
-    recipe: Path, overrides: Sequence[str], variants: Sequence[Variant], folder: Path, seeds: int, work: Work
-) -> dict[str, Any]:
-    """Train and evaluate the base recipe and every variant under each seed; plain values.
+def variants_of(recipe: Recipe, beam: int) -> list[Variant]:
+    """All variants that differ from `recipe`, whose decoder searches with `beam`.
 
-    Effects are paired over queries, each query's figure being its mean over the seeds.
+    The paper's effect is that of the same change, so it depends on where the recipe starts: fewer codes than
+    4096 if it has 4096, more than 256 if it has 256.
     """
-    shared = [*overrides, f"data.features={folder / 'vectors'}"]
-    base_recipe = load_recipe(recipe, shared)
-    told = load_recipe(recipe, list(overrides)).model_dump(mode="json")
-    outcome: dict[str, Any] = {"recipe": told, "seeds": seeds, "variants": []}
-    work.say("training and evaluating the base recipe")
-    base: list[Results] = []
-    for seed in range(seeds):
-        changed = load_recipe(recipe, [*shared, f"seed={base_recipe.seed + seed}"])
-        model = _trained(changed, changed, _place(folder, "base", seed), None, work)
-        base.append(work.evaluate(model, 0))
-    outcome |= _about(base)
-    work.save(outcome)
-    for variant in variants:
-        work.say(f"training and evaluating: {variant.name}" if not variant.beam else variant.name)
-        start = time.perf_counter()
-        try:
-            found = [
-                work.evaluate(
-                    _model(variant, recipe, shared, base_recipe.seed + n, n, folder, work), variant.beam
-                )
-                for n in range(seeds)
-            ]
-        except TrainingStopped as error:
-            effect = {"stopped": str(error)}
+    printed = paper()["ablations"]
+    codebooks, decoders, beams = printed["codebooks"], printed["decoders"], printed["beams"]
+    found = [
+        Variant(c["name"], c["table"], tuple(c["overrides"]), effect(c["values"], printed[c["base"]]))
+        for c in printed["changes"]
+    ]
+    start = codebooks.get(f"{recipe.quantizer.codes}x{recipe.quantizer.levels}")
+    for levels in LEVELS:
+        for codes in CODES:
+            overrides = (f"quantizer.levels={levels}", f"quantizer.codes={codes}")
+            known = effect(codebooks.get(f"{codes}x{levels}"), start)
+            found.append(Variant(f"{levels} levels of {codes} codes", "Table 5", overrides, known))
+    for preset in ("mini", *decoders):
+        known = effect(decoders.get(preset), decoders.get(recipe.decoder.preset))
+        name, override = f"decoder of {preset} size", f"decoder.preset={preset}"
+        found.append(Variant(name, "supplement Table 5", (override,), known))
+    found += [
+        Variant("15 levels of 256 codes", "ours", ("quantizer.levels=15", "quantizer.codes=256")),
+        Variant("hard targets", "ours", ("decoder_training.targets=hard",)),
+        Variant("no fusion", "ours", ("quantizer.fusion=sum",)),
+    ]
+    for width, values in beams.items():
+        known = effect(values, beams.get(str(beam)))
+        found.append(Variant(f"beam {width}", "supplement Table 4", (), known, int(width)))
+    return [variant for variant in found if not _is_base(variant, recipe, beam)]
+
+
+def _is_base(variant: Variant, recipe: Recipe, beam: int) -> bool:
+    """Whether the recipe has the variant's values already."""
+    if variant.beam:
+        return variant.beam == beam
+    for override in variant.overrides:
+        path, _, value = override.partition("=")
+        current: object = recipe
+        for name in path.split("."):
+            current = getattr(current, name, None)
+        if str(current).lower() != value.lower():
+            return False
+    return True
+
+
+def choose_variants(names: str, among: Sequence[Variant]) -> list[Variant]:
+    """The variants in a list by comma; all but the largest decoders for an empty one.
+
+    `all` are all of them; a name may also be the beginning of several: `beam`, `decoder`.
+    """
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    if not wanted:
+        return [variant for variant in among if variant.name not in LARGE]
+    if wanted == ["all"]:
+        return list(among)
+    found: dict[str, Variant] = {}
+    for name in wanted:
+        exact = [v for v in among if v.name == name]
+        matching = exact or [v for v in among if v.name.startswith(f"{name} ")]
+        if not matching:
+            known = ", ".join(variant.name for variant in among)
+            raise BadInput(f"no ablation called {name!r}: choose from {known}")
+        found |= {variant.name: variant for variant in matching}
+    return list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class AblationRunner:
+    """Trains and evaluates the base recipe and its variants under `folder`, once for each seed."""
+
+    recipe: Path
+    overrides: Sequence[str]
+    folder: Path
+    seeds: int
+    train: Callable[[Recipe, str, Path], None]  # recipe, stage, folder: leaves folder/model
+    evaluate: Callable[[Path, int], Results]  # model's folder, beam (0: as it has it): runs SYSTEMS
+    log: Callable[[str], None]
+    save: Callable[[Mapping[str, Any]], None] = lambda outcome: None
+
+    def run(self, variants: Sequence[Variant]) -> dict[str, Any]:
+        """The outcome as plain values; effects are paired over queries, each averaged over the seeds."""
+        recipe = load_recipe(self.recipe, list(self.overrides)).model_dump(mode="json")
+        outcome: dict[str, Any] = {"recipe": recipe, "seeds": self.seeds, "variants": []}
+        self.log("training and evaluating the base recipe")
+        base = [self.evaluate(self._model(None, seed), 0) for seed in range(self.seeds)]
+        outcome |= _describe(base)
+        self.save(outcome)
+        for variant in variants:
+            self.log(variant.name if variant.beam else f"training and evaluating: {variant.name}")
+            start = time.perf_counter()
+            measured: dict[str, Any]
+            try:
+                changed = [
+                    self.evaluate(self._model(variant, seed), variant.beam) for seed in range(self.seeds)
+                ]
+                measured = {"effects": _effects(variant, base, changed)}
+            except TrainingStopped as error:
+                measured = {"stopped": str(error)}
+            minutes = (time.perf_counter() - start) / 60
+            outcome["variants"].append(asdict(variant) | {"minutes": minutes} | measured)
+            self.save(outcome)
+        return outcome
+
+    def _recipe(self, seed: int, variant: Variant | None) -> Recipe:
+        shared = [*self.overrides, f"data.features={self.folder / 'vectors'}"]
+        first = load_recipe(self.recipe, shared).seed
+        changes = () if variant is None else variant.overrides
+        return load_recipe(self.recipe, [*shared, f"seed={first + seed}", *changes])
+
+    def _model(self, variant: Variant | None, seed: int) -> Path:
+        """The folder of a variant's model (None: the base's), trained unless it is there.
+
+        A variant that changes the beam only is the base; one that changes the decoder only starts from a
+        copy of the base's quantizer.
+        """
+        suffix = f"-seed{seed}" if seed else ""
+        base = self.folder / f"base{suffix}"
+        if variant is None or variant.beam:
+            folder, recipe = base, self._recipe(seed, None)
         else:
-            effect = _effect(variant, base, found)
-        about = asdict(variant) | {"minutes": (time.perf_counter() - start) / 60}
-        outcome["variants"].append(about | effect)
-        work.save(outcome)
-    return outcome
+            folder = self.folder / (variant.name.replace(" ", "-") + suffix)
+            recipe = self._recipe(seed, variant)
+        model, stopped = folder / "model", folder / STOPPED
+        _check_recipe(recipe, folder / RECIPE)
+        if stopped.exists():
+            raise TrainingStopped(stopped.read_text(encoding="utf-8"))
+        if (model / "decoder.safetensors").exists():
+            return model
+        stage, before = "all", self._recipe(seed, None)
+        tables = ("quantizer", "quantizer_training")
+        if folder != base and all(getattr(recipe, name) == getattr(before, name) for name in tables):
+            stage = "decoder"
+            ignore = shutil.ignore_patterns("decoder.safetensors")
+            with storage_errors(model):
+                shutil.copytree(base / "model", model, ignore=ignore, dirs_exist_ok=True)
+        try:
+            self.train(recipe, stage, folder)
+        except TrainingStopped as error:
+            write_file(stopped, [str(error).encode()])
+            raise
+        return model
 
 
-def merged(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Outcomes of runs that shared the work, as one; of a variant that several have, the first counts.
+def _check_recipe(recipe: Recipe, file: Path) -> None:
+    """Keep the recipe beside its model; refuse a folder with a model of another recipe."""
+    text = recipe.model_dump_json(indent=1)
+    if file.exists() and file.read_text(encoding="utf-8") != text:
+        raise BadInput(f"{file.parent} holds a model of another recipe: remove it, or choose another --to")
+    with storage_errors(file.parent):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    write_file(file, [text.encode()])
 
-    A variant keeps the base it was compared with where that was trained anew: `base` beside its effects.
+
+def _describe(base: Sequence[Results]) -> dict[str, Any]:
+    """What the effects are measured against."""
+    first = base[0]
+    means = {system: mean_over_rows(list(_averaged(base, system).values())) for system in SYSTEMS}
+    return {
+        "base": {s: {"mean": mean["headline"], "interval": mean["interval"]} for s, mean in means.items()},
+        "setting": first.setting,
+        "split": first.split,
+        "data": first.data,
+        "limit": first.limit,
+        "versions": dict(first.versions),
+    }
+
+
+def _effects(variant: Variant, base: Sequence[Results], changed: Sequence[Results]) -> dict[str, Any]:
+    names = (variant.name, "base")
+    effects = {}
+    for system in SYSTEMS:
+        metrics = _averaged(changed, system)
+        difference = compare_rows(metrics, _averaged(base, system), names).mean
+        effects[system] = {
+            "mean": mean_over_rows(list(metrics.values()))["headline"],
+            "difference": difference.value,
+            "interval": list(difference.interval),
+            "verdict": difference.verdict,
+            "by_seed": [
+                compare_rows(a.metrics_of(system), b.metrics_of(system), names).mean.value
+                for a, b in zip(changed, base, strict=True)
+            ],
+        }
+    return effects
+
+
+def _averaged(results: Sequence[Results], system: str) -> dict[Row, RowMetrics]:
+    """The metrics of a system by row, each query's being its mean over several results."""
+    runs = [each.metrics_of(system) for each in results]
+    return {
+        row: replace(
+            metrics,
+            values={
+                name: np.mean([run[row].values[name] for run in runs], axis=0) for name in metrics.values
+            },
+        )
+        for row, metrics in runs[0].items()
+    }
+
+
+def merge(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Outcomes of processes that shared the variants, as one; of a variant in several, the first counts.
+
+    A variant keeps the base it was compared with where that was trained again: `base` beside its effects.
     """
     first = outcomes[0]
     for other in outcomes[1:]:
@@ -94,7 +256,7 @@ def merged(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             if other[what] != first[what]:
                 raise BadInput(f"ablations of different runs: {what} is {first[what]} and {other[what]}")
         if _without_paths(other["recipe"]) != _without_paths(first["recipe"]):
-            raise BadInput("ablations of different recipes cannot be put together: run them with one recipe")
+            raise BadInput("ablations of different recipes cannot be merged: run them with one recipe")
     found: dict[str, Any] = {}
     for outcome in outcomes:
         own = {} if outcome["base"] == first["base"] else {"base": outcome["base"]}
@@ -105,103 +267,3 @@ def merged(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _without_paths(recipe: Mapping[str, Any]) -> dict[str, Any]:
     return {**recipe, "data": {k: v for k, v in recipe["data"].items() if k not in ("root", "features")}}
-
-
-def _model(
-    variant: Variant, recipe: Path, shared: Sequence[str], seed: int, number: int, folder: Path, work: Work
-) -> Path:
-    """The model of a variant under one seed; a change of the beam is one of the base's search."""
-    base = _place(folder, "base", number)
-    if variant.beam:
-        return base / "model"
-    seeded = [*shared, f"seed={seed}"]
-    place = _place(folder, variant.folder, number)
-    before = load_recipe(recipe, seeded)
-    return _trained(load_recipe(recipe, [*seeded, *variant.overrides]), before, place, base, work)
-
-
-def _place(folder: Path, name: str, number: int) -> Path:
-    return folder / (f"{name}-seed{number}" if number else name)
-
-
-def _trained(recipe: Recipe, before: Recipe, folder: Path, base: Path | None, work: Work) -> Path:
-    """The model's folder. One that is there is kept; a quantizer that would be the base's again is copied."""
-    model, stopped = folder / "model", folder / STOPPED
-    _note_recipe(recipe, folder / RECIPE)
-    if stopped.exists():
-        raise TrainingStopped(stopped.read_text(encoding="utf-8"))
-    if (model / "decoder.safetensors").exists():
-        return model
-    stage = "all"
-    tables = ("quantizer", "quantizer_training")
-    if base is not None and all(getattr(recipe, name) == getattr(before, name) for name in tables):
-        stage = "decoder"
-        own = shutil.ignore_patterns("decoder.safetensors")
-        with storage_errors(model):
-            shutil.copytree(base / "model", model, ignore=own, dirs_exist_ok=True)
-    try:
-        work.train(recipe, stage, folder)
-    except TrainingStopped as error:
-        write_file(stopped, [str(error).encode()])
-        raise
-    return model
-
-
-def _note_recipe(recipe: Recipe, file: Path) -> None:
-    """Keep the recipe beside its model; a model of another recipe is not taken for this one's."""
-    text = recipe.model_dump_json(indent=1)
-    if file.exists() and file.read_text(encoding="utf-8") != text:
-        raise BadInput(f"{file.parent} holds a model of another recipe: remove it, or choose another --to")
-    with storage_errors(file.parent):
-        file.parent.mkdir(parents=True, exist_ok=True)
-    write_file(file, [text.encode()])
-
-
-def _about(base: Sequence[Results]) -> dict[str, Any]:
-    """What the effects are measured against."""
-    first = base[0]
-    means = {}
-    for system in SYSTEMS:
-        mean = mean_over_rows(list(averaged(base, system).values()))
-        means[system] = {"mean": mean["headline"], "interval": mean["interval"]}
-    return {
-        "base": means,
-        "setting": first.setting,
-        "split": first.split,
-        "data": first.data,
-        "limit": first.limit,
-        "versions": dict(first.versions),
-    }
-
-
-def _effect(variant: Variant, base: Sequence[Results], found: Sequence[Results]) -> dict[str, Any]:
-    effects = {}
-    for system in SYSTEMS:
-        mine, before = averaged(found, system), averaged(base, system)
-        against = compare_entries(mine, before, (variant.name, "base")).mean
-        by_seed = [
-            compare_entries(averaged([a], system), averaged([b], system), (variant.name, "base")).mean.value
-            for a, b in zip(found, base, strict=True)
-        ]
-        effects[system] = {
-            "mean": mean_over_rows(list(mine.values()))["headline"],
-            "difference": against.value,
-            "interval": list(against.interval),
-            "verdict": against.verdict,
-            "by_seed": by_seed,
-        }
-    return {"effects": effects}
-
-
-def averaged(results: Sequence[Results], system: str) -> dict[Row, RowFigures]:
-    """The figures of a system by row, each query's being its mean over several results."""
-    all_of = [figures_of(each, system) for each in results]
-    return {
-        row: replace(
-            figures,
-            values={
-                name: np.mean([each[row].values[name] for each in all_of], axis=0) for name in figures.values
-            },
-        )
-        for row, figures in all_of[0].items()
-    }

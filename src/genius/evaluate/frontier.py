@@ -1,4 +1,4 @@
-"""Accuracy, latency and bytes of systems at growing pool sizes, and where one overtakes another.
+"""Hit rate, latency and bytes of systems at growing pool sizes.
 
 All systems see the same queries and pools on the same machine. Encoding a query costs every system the same,
 so it is measured once and reported apart.
@@ -10,27 +10,47 @@ import gc
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from genius.evaluate.encoding import Pool, Questions, taken
-from genius.evaluate.grown import Growth
-from genius.evaluate.metrics import Judgements, judge
-from genius.evaluate.systems import System
+from genius.data.base import Dataset
+from genius.encode.base import encode_parts
+from genius.evaluate.code_search import CodeSearch
+from genius.evaluate.crossovers import crossovers
+from genius.evaluate.embeddings import CHUNK, EncodedPool, EncodedQueries, Floats, open_or_none
+from genius.evaluate.evaluator import Evaluator
+from genius.evaluate.inputs import Inputs, Progress
+from genius.evaluate.metrics import Qrels, grade
+from genius.evaluate.options import FrontierOptions, Workspace
+from genius.evaluate.results import versions
+from genius.evaluate.run import Log
+from genius.evaluate.scaled_pools import ScaledPools
+from genius.evaluate.systems import (
+    GENERATIVE,
+    OURS,
+    SYSTEMS,
+    SearchModel,
+    System,
+    SystemContext,
+    system_names,
+)
+from genius.types import Modality
 
+FLAT = "faiss-flat"  # exact search of a tuned library: the harder competitor, where it was measured
+SLOW_TO_BUILD = frozenset({"hnsw", "ivf-pq", "ivf-pq-best", "pq", "faiss-rq"})  # minutes at 100,000 items
 BATCH = 64
-SINGLES = 50  # queries asked one by one
-WARM = 3  # searches before the clock starts
+SINGLES = 50  # queries searched one by one
+WARMUP = 3  # searches before the clock starts
+ENCODINGS = 3  # repetitions when the encoding of a query is timed
 K = 10
-FAR = 100  # times the largest pool that was measured: nothing is expected beyond
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class FrontierPoint:
     """One system at one pool size."""
 
     system: str
@@ -44,71 +64,62 @@ class Point:
     queries_per_second: float  # in batches
 
 
-@dataclass(frozen=True, slots=True)
-class Crossover:
-    """Where a system begins to answer faster than another."""
-
-    system: str
-    than: str
-    items: float | None  # None: at no size that was measured
-    from_start: bool = False  # already at the smallest size
-    expected: float | None = None  # where, if both go on as over the last two sizes; None: nowhere
-
-    def line(self) -> str:
-        """The crossover for people."""
-        if self.items is None:
-            more = ""
-            if self.expected is not None:
-                more = f"; if times go on as they grew last, from about {_rough(self.expected)} items"
-            return f"{self.system} is at no measured size faster than {self.than}{more}"
-        if self.from_start:
-            return f"{self.system} is faster than {self.than} from {self.items:,.0f} items, the smallest pool"
-        return f"{self.system} overtakes {self.than} at about {_rough(self.items, 2)} items"
-
-
 def measure_point(
-    system: System, pool: Pool, real: int, questions: Questions, judgements: Judgements
-) -> Point:
-    """Index `pool` with `system`, ask `questions` one by one and in batches."""
+    system: System, pool: EncodedPool, real: int, queries: EncodedQueries, qrels: Qrels
+) -> FrontierPoint:
+    """Index `pool` with `system`, search `queries` one by one and in batches."""
     gc.collect()
     start = time.perf_counter()
     system.index(pool)
     build = time.perf_counter() - start
-    batches = [np.arange(s, min(s + BATCH, len(questions))) for s in range(0, len(questions), BATCH)]
-    parts = [taken(questions, rows) for rows in batches]
-    system.search(parts[0], K)
+    batches = [
+        queries.take(np.arange(s, min(s + BATCH, len(queries)))) for s in range(0, len(queries), BATCH)
+    ]
+    system.search(batches[0], K)
     start = time.perf_counter()
-    found = [system.search(part, K).rows for part in parts]
+    ranked = [system.search(batch, K).rows for batch in batches]
     batched = time.perf_counter() - start
-    hits = judge(np.concatenate(found), judgements).hit(5)
-    singles = _one_by_one(system, questions)
-    return Point(
+    singles = _single_query_times(system, queries)
+    return FrontierPoint(
         system=system.name,
         items=len(pool),
         real=real,
-        hit_at_5=float(hits.mean()),
+        hit_at_5=float(grade(np.concatenate(ranked), qrels).hit(5).mean()),
         build_seconds=build,
         bytes_per_item=system.bytes_per_item(),
         milliseconds=float(np.median(singles)),
         slow_milliseconds=float(np.quantile(singles, 0.95)),
-        queries_per_second=len(questions) / batched,
+        queries_per_second=len(queries) / batched,
     )
 
 
-def measure_frontier(
+def _single_query_times(system: System, queries: EncodedQueries) -> list[float]:
+    """Milliseconds of single queries."""
+    times = []
+    spread = np.linspace(0, len(queries) - 1, min(SINGLES, len(queries))).astype(np.int64)
+    for number, row in enumerate([*spread[:WARMUP], *spread]):
+        one = queries.take(np.array([row]))
+        start = time.perf_counter()
+        system.search(one, K)
+        if number >= WARMUP:
+            times.append(1000 * (time.perf_counter() - start))
+    return times
+
+
+def measure_points(
     wanted: Sequence[tuple[int, Sequence[Callable[[], System]]]],
-    growth: Growth,
-    questions: Questions,
-    judgements: Judgements,
-    say: Callable[[str], None],
-) -> list[Point]:
+    pools: ScaledPools,
+    queries: EncodedQueries,
+    qrels: Qrels,
+    log: Log,
+) -> list[FrontierPoint]:
     """Points of the systems wanted at each size; each is made anew, so that no pool is held twice."""
     points = []
-    for size, systems in wanted:
-        grown = growth.at(size)
-        for make in systems:
-            point = measure_point(make(), grown.pool, grown.real, questions, judgements)
-            say(
+    for size, makers in wanted:
+        pool, real = pools.at(size)
+        for make in makers:
+            point = measure_point(make(), pool, real, queries, qrels)
+            log(
                 f"{size:,} items, {point.system}: hit@5 {100 * point.hit_at_5:.1f}, "
                 f"{point.milliseconds:.2f} ms, {point.bytes_per_item:,.1f} bytes per item"
             )
@@ -116,50 +127,120 @@ def measure_frontier(
     return points
 
 
-def crossovers(points: Sequence[Point], than: str = "exact") -> list[Crossover]:
-    """For each other system, the pool size from which it answers a single query faster than `than`.
+def measure_frontier(
+    dataset: Dataset, data: str, model: SearchModel, name: str, options: FrontierOptions,
+    workspace: Workspace, log: Log, progress: Progress | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Points of all systems at all sizes, crossovers with exact search, beam curves; plain values."""
+    evaluator = Evaluator(
+        dataset, model, setting="universal", split=options.split, cache=workspace.cache,
+        limit=options.queries, progress=progress,
+    )  # fmt: skip
+    log(evaluator.estimate().line())
+    pool, queries, qrels = evaluator.universal()
+    pools = ScaledPools(pool, _z(model, pool), qrels.item[qrels.item < len(pool)], _codes_of(model))
+    sizes = sorted({max(size, pools.smallest) for size in options.sizes}) or [len(pool)]
+    context = SystemContext(
+        model, dataset, evaluator.embedder, workspace.cache / "decoders", workspace.device,
+        split=options.split,
+    )  # fmt: skip
+    systems = f"exact,{options.systems}"
+    names = [n for n in system_names(systems) if n not in GENERATIVE]  # those would be trained for each pool
+    same = _same_searches(names, context)
+    makers = {name: _maker(name, context) for name in names if name not in same}
+    wanted = [
+        (size, [m for n, m in makers.items() if size <= options.build_limit or n not in SLOW_TO_BUILD])
+        for size in sizes
+    ]
+    points = [asdict(p) for p in measure_points(wanted, pools, queries, pools.qrels(qrels), log)]
+    ours_by_flat = [c for c in crossovers(points, FLAT) if c.system in OURS and c.system != "exact"]
+    return {
+        "data": data,
+        "model": {"name": name, "fingerprint": model.fingerprint},
+        "split": options.split,
+        "plan": {"systems": systems, "queries": options.queries},
+        "queries": len(queries),
+        "real_items": len(pool),
+        "same": same,
+        "encoding_milliseconds": _encoding_time(model, evaluator.query_inputs),
+        "beams": _beam_curves(options.beams, context, pool, queries, qrels, log),
+        "machine": machine(workspace.device),
+        "versions": versions(),
+        "points": points,
+        "crossovers": [asdict(c) | {"text": c.line()} for c in [*crossovers(points), *ours_by_flat]],
+    }
 
-    Between two measured sizes the times are read as straight lines on logarithmic axes.
-    """
-    times: dict[str, dict[int, float]] = {}
-    for point in points:
-        times.setdefault(point.system, {})[point.items] = point.milliseconds
-    base = times.pop(than, None)
-    if base is None:  # it was not measured
-        return []
-    found = []
-    for system, own in times.items():
-        sizes = sorted(own.keys() & base.keys())
-        gaps = [float(np.log(own[size] / base[size])) for size in sizes]  # below 0: faster
-        found.append(_crossover(system, than, sizes, gaps))
-    return found
+
+def _maker(name: str, context: SystemContext) -> Callable[[], System]:
+    return lambda: SYSTEMS[name](context)
 
 
-def _crossover(system: str, than: str, sizes: Sequence[int], gaps: Sequence[float]) -> Crossover:
-    if not sizes or gaps[-1] >= 0:  # it has to be faster at the end, and stay so
-        return Crossover(system, than, None, expected=_expected(sizes, gaps))
-    last_slower = max((n for n, gap in enumerate(gaps) if gap >= 0), default=None)
-    if last_slower is None:
-        return Crossover(system, than, float(sizes[0]), from_start=True)
-    (low, high) = next(pair for n, pair in enumerate(pairwise(sizes)) if n == last_slower)
-    a, b = gaps[last_slower], gaps[last_slower + 1]
-    share = a / (a - b)
-    return Crossover(system, than, float(np.exp(np.log(low) + share * np.log(high / low))))
+def _same_searches(names: Sequence[str], context: SystemContext) -> dict[str, str]:
+    """Systems that equal another one, such as the default search: name -> the other's name."""
+    first: dict[str, str] = {}
+    same = {}
+    for name in sorted(names, key=lambda name: name.startswith("genius+")):
+        system = SYSTEMS[name](context)
+        if isinstance(system, CodeSearch):
+            settings = str(sorted(system.settings.items()))
+            if settings in first:
+                same[name] = first[settings]
+            first.setdefault(settings, name)
+    return same
 
 
-def _expected(sizes: Sequence[int], gaps: Sequence[float]) -> float | None:
-    """Where a gap that closes from the last size but one to the last will be closed; None if it does not."""
-    if len(sizes) < 2 or gaps[-2] - gaps[-1] < 0.05:
-        return None
-    rate = (gaps[-2] - gaps[-1]) / np.log(sizes[-1] / sizes[-2])
-    found = float(sizes[-1] * np.exp(gaps[-1] / rate))
-    return found if found < FAR * sizes[-1] else None
+def _z(model: SearchModel, pool: EncodedPool) -> Floats:
+    rows = np.arange(len(pool))
+    return np.concatenate([model.z(pool.parts(rows[s : s + CHUNK])) for s in range(0, len(pool), CHUNK)])
 
 
-def _rough(items: float, figures: int = 1) -> str:
-    """`items` to one figure, which is all that a line drawn on says, or to more."""
-    size = 10.0 ** (int(np.log10(max(items, 1))) + 1 - figures)
-    return f"{round(items / size) * size:,.0f}"
+def _codes_of(model: SearchModel) -> Callable[[Floats, NDArray[np.uint8]], NDArray[np.uint16]]:
+    level0 = modality_codes(model)
+    return lambda z, modality: np.asarray(model.quantizer.codes_of(z, level0[modality]), dtype=np.uint16)
+
+
+def modality_codes(model: SearchModel) -> NDArray[np.int64]:
+    """The code of level 0 of each modality, in the order of Modality."""
+    codes: dict[Modality, int] = dict(getattr(model, "modality_codes", {}))
+    return np.array([codes.get(modality, number) for number, modality in enumerate(Modality)])
+
+
+def _beam_curves(
+    beams: Sequence[int],
+    context: SystemContext,
+    pool: EncodedPool,
+    queries: EncodedQueries,
+    qrels: Qrels,
+    log: Log,
+) -> list[dict[str, Any]]:
+    """hit@5 and time of decoder and lookup at each beam, no re-ranking by vectors."""
+    curves = []
+    searches = [("genius", "generate", "none"), ("decoder+codes", "generate", "codes")]
+    if context.model.decoder is None:
+        searches = []
+    for label, method, rerank in (*searches, ("lookup+codes", "lookup", "codes")):
+        decoder = context.model.decoder if method == "generate" else None
+        for beam in beams:
+            options = context.options(method=method, rerank=rerank, beam=beam)
+            system = CodeSearch(label, context.codebooks, options, decoder, context.device)
+            point = measure_point(system, pool, len(pool), queries, qrels)
+            log(f"beam {beam}, {label}: hit@5 {100 * point.hit_at_5:.1f}, {point.milliseconds:.2f} ms")
+            measured = {"hit_at_5": point.hit_at_5, "milliseconds": point.milliseconds}
+            curves.append({"system": label, "beam": beam} | measured)
+    return curves
+
+
+def _encoding_time(model: SearchModel, rows: Sequence[Inputs]) -> float:
+    """Median milliseconds of turning one query into z, over a query of each row."""
+    times = []
+    for queries in rows:
+        file, text = queries.source(0)
+        image = open_or_none(file)
+        for _ in range(ENCODINGS):
+            start = time.perf_counter()
+            model.z(encode_parts(model.encoder, [image], [text]))
+            times.append(1000 * (time.perf_counter() - start))
+    return float(np.median(times))
 
 
 def machine(device: str) -> dict[str, Any]:
@@ -173,25 +254,3 @@ def machine(device: str) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
     }
-
-
-def as_json(points: Sequence[Point], crossed: Sequence[Crossover], **about: Any) -> dict[str, Any]:
-    """The frontier as plain values."""
-    plain: Mapping[str, Any] = {
-        "points": [asdict(point) for point in points],
-        "crossovers": [asdict(each) | {"text": each.line()} for each in crossed],
-    }
-    return {**about, **plain}
-
-
-def _one_by_one(system: System, questions: Questions) -> list[float]:
-    """Milliseconds of single queries."""
-    spent = []
-    spread = np.linspace(0, len(questions) - 1, min(SINGLES, len(questions))).astype(np.int64)
-    for number, row in enumerate([*spread[:WARM], *spread]):
-        one = taken(questions, np.array([row]))
-        start = time.perf_counter()
-        system.search(one, K)
-        if number >= WARM:
-            spent.append(1000 * (time.perf_counter() - start))
-    return spent

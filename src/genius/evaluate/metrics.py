@@ -1,4 +1,4 @@
-"""How good ranked lists are: hit@k, recall@k, MRR and nDCG, one number per query, in NumPy.
+"""Metrics of ranked lists, one number per query: hit@k, recall@k, MRR, nDCG; and bootstrap intervals.
 
 The "Recall@k" of M-BEIR and of the paper is a hit rate: 1 when any relevant item is among the first k.
 It is called hit@k here; recall@k is the share of the relevant items that were found.
@@ -16,17 +16,19 @@ from genius.errors import BadInput
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Interval = tuple[float, float]
 
-NOTHING = -1  # fills the end of a ranked list that is shorter than the others
+NO_ITEM = -1  # pads a ranked list that is shorter than the others
+SAMPLES = 2000  # of the bootstrap
+LEVEL = 0.95  # confidence of an interval
 
 
 @dataclass(frozen=True, slots=True)
-class Judgements:
-    """Which items are relevant to which query: one (query, item, gain) per entry, sorted by query, then item.
+class Qrels:
+    """Relevance judgements: one (query, item, gain) per entry, sorted by query, then item.
 
-    `queries` counts all queries, also those without an entry. Items are numbers >= 0: rows of the pool,
-    and numbers from the pool's size on for relevant items that the pool lacks (nothing can find those).
-    Gains are > 0; a judgement of 0 means not relevant and is no entry.
+    `queries` counts all queries, also those without an entry. Items are rows of the pool; relevant items
+    that the pool lacks have numbers from the pool's size on. Gains are > 0.
     """
 
     queries: int
@@ -35,13 +37,24 @@ class Judgements:
     gain: Floats  # (entries,)
 
     @classmethod
-    def of(cls, gains: Sequence[Mapping[int, float]]) -> Judgements:
-        """Judgements from one {item: gain} per query; gains of 0 and less are left out."""
+    def of(cls, gains: Sequence[Mapping[int, float]]) -> Qrels:
+        """Qrels from one {item: gain} per query; gains of 0 and less are left out."""
         entries = sorted((q, item, g) for q, row in enumerate(gains) for item, g in row.items() if g > 0)
         if any(item < 0 for _, item, _ in entries):
             raise BadInput("a judged item has a negative number: number the items from 0")
         columns = np.array(entries, dtype=np.float64).reshape(-1, 3).T
         return cls(len(gains), columns[0].astype(np.int64), columns[1].astype(np.int64), columns[2].copy())
+
+    @classmethod
+    def concat(cls, parts: Sequence[Qrels]) -> Qrels:
+        """The qrels of several sets of queries on the same items, one set after the other."""
+        firsts = np.cumsum([0, *(part.queries for part in parts)])
+        return cls(
+            int(firsts[-1]),
+            np.concatenate([part.query + first for part, first in zip(parts, firsts[:-1], strict=True)]),
+            np.concatenate([part.item for part in parts]),
+            np.concatenate([part.gain for part in parts]),
+        )
 
     def relevant(self) -> Ints:
         """Number of relevant items of each query, (queries,)."""
@@ -49,14 +62,13 @@ class Judgements:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """Ranked lists with the gain of each place filled in; every metric is a method, one number per query.
+class Graded:
+    """Ranked lists with the gain of each position; every metric is a method, one number per query.
 
-    A query without any relevant item has 0 everywhere: it says nothing about a system, so leave it out of
-    an average (`relevant > 0`) and say how many there were.
+    A query without any relevant item has 0 everywhere: leave it out of an average (`relevant > 0`).
     """
 
-    gains: Floats  # (queries, depth); 0 where the place is empty or the item is not relevant
+    gains: Floats  # (queries, depth); 0 where the position is empty or the item is not relevant
     relevant: Ints  # (queries,)
     ideal: Floats  # (queries, widest); each query's gains, highest first, then zeros
 
@@ -66,11 +78,10 @@ class Judged:
 
     def recall(self, k: int) -> Floats:
         """Share of the relevant items that are among the first k, (queries,)."""
-        found = self._first(k).sum(axis=1)
-        return np.asarray(found / np.maximum(self.relevant, 1), dtype=np.float64)
+        return np.asarray(self._first(k).sum(axis=1) / np.maximum(self.relevant, 1), dtype=np.float64)
 
     def reciprocal_rank(self) -> Floats:
-        """1 / place of the first relevant item, 0 where there is none, (queries,); its mean is the MRR."""
+        """1 / rank of the first relevant item, 0 where there is none, (queries,); its mean is the MRR."""
         relevant = self.gains > 0
         first = relevant.argmax(axis=1) if relevant.shape[1] else np.zeros(len(relevant), dtype=np.int64)
         return np.where(relevant.any(axis=1), 1.0 / (first + 1.0), 0.0)
@@ -84,55 +95,69 @@ class Judged:
         return self.gains[:, : _checked(k)] > 0
 
 
-def judge(ranked: NDArray[np.integer], judgements: Judgements) -> Judged:
-    """The lists `ranked` (queries, depth), best first, set against `judgements`.
+def grade(ranked: NDArray[np.integer], qrels: Qrels) -> Graded:
+    """The lists `ranked` (queries, depth), best first, with the gains of `qrels`.
 
-    A short list ends in NOTHING. Refused: an item twice in one list (it would be counted twice), and a place
-    that is filled after an empty one.
+    A short list is padded with NO_ITEM. Refused: an item twice in one list (it would count twice), and an
+    item behind padding.
     """
-    if ranked.ndim != 2 or len(ranked) != judgements.queries:
-        raise BadInput(f"{judgements.queries} judged queries, but ranked lists of shape {ranked.shape}")
+    if ranked.ndim != 2 or len(ranked) != qrels.queries:
+        raise BadInput(f"{qrels.queries} judged queries, but ranked lists of shape {ranked.shape}")
     lists = ranked.astype(np.int64, copy=False)
-    _refuse_wrong_lists(lists)
-    gains = _gains(lists, judgements)
-    return Judged(gains, judgements.relevant(), _ideal(judgements))
+    _check_lists(lists)
+    return Graded(_gains(lists, qrels), qrels.relevant(), _ideal(qrels))
 
 
-def stacked(parts: Sequence[Judgements]) -> Judgements:
-    """The judgements of several sets of queries on the same items, one set after the other."""
-    firsts = np.cumsum([0, *(part.queries for part in parts)])
-    return Judgements(
-        int(firsts[-1]),
-        np.concatenate([part.query + first for part, first in zip(parts, firsts[:-1], strict=True)]),
-        np.concatenate([part.item for part in parts]),
-        np.concatenate([part.gain for part in parts]),
-    )
+def bootstrap(
+    rows: Sequence[Floats], samples: int = SAMPLES, level: float = LEVEL, seed: int = 0
+) -> Interval:
+    """Percentile bootstrap interval of the plain mean over rows of their means; queries drawn within a row.
+
+    For the difference of two systems on the same queries pass the differences: the draw is then paired.
+    """
+    if not rows or any(len(row) == 0 for row in rows):
+        raise BadInput("no queries to draw from: an interval needs at least one in each row")
+    generator = np.random.default_rng(seed)
+    means = np.mean([_resampled_means(row, samples, generator) for row in rows], axis=0)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
 
 
-def _gains(ranked: Ints, judgements: Judgements) -> Floats:
-    """Gain of every place of every list, (queries, depth), by one search in the sorted (query, item) keys."""
-    if not len(judgements.item) or not ranked.size:
+def _resampled_means(values: Floats, samples: int, generator: np.random.Generator) -> Floats:
+    """Means of `samples` draws of len(values) queries, (samples,).
+
+    A draw with replacement is a multinomial draw of how often each distinct value comes up; metrics have few
+    distinct values, so this costs far less than drawing every query.
+    """
+    distinct, counts = np.unique(values, return_counts=True)
+    drawn = generator.multinomial(len(values), counts / len(values), size=samples)  # (samples, distinct)
+    return np.asarray(drawn @ distinct / len(values), dtype=np.float64)
+
+
+def _gains(ranked: Ints, qrels: Qrels) -> Floats:
+    """Gain of every position of every list, (queries, depth), by search in the sorted (query, item) keys."""
+    if not len(qrels.item) or not ranked.size:
         return np.zeros(ranked.shape)
-    base = int(max(ranked.max(), judgements.item.max())) + 1
-    known = judgements.query * base + judgements.item
-    asked = np.arange(len(ranked), dtype=np.int64)[:, None] * base + ranked
-    place = np.minimum(np.searchsorted(known, asked), len(known) - 1)
-    return np.where((known[place] == asked) & (ranked != NOTHING), judgements.gain[place], 0.0)
+    base = int(max(ranked.max(), qrels.item.max())) + 1
+    judged = qrels.query * base + qrels.item
+    wanted = np.arange(len(ranked), dtype=np.int64)[:, None] * base + ranked
+    position = np.minimum(np.searchsorted(judged, wanted), len(judged) - 1)
+    return np.where((judged[position] == wanted) & (ranked != NO_ITEM), qrels.gain[position], 0.0)
 
 
-def _ideal(judgements: Judgements) -> Floats:
+def _ideal(qrels: Qrels) -> Floats:
     """Gains of each query, highest first, (queries, most relevant items of any query)."""
-    counts = judgements.relevant()
-    order = np.lexsort((-judgements.gain, judgements.query))
+    counts = qrels.relevant()
+    order = np.lexsort((-qrels.gain, qrels.query))
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]]) if len(counts) else counts
-    place = np.arange(len(order)) - np.repeat(starts, counts)
-    ideal = np.zeros((judgements.queries, int(counts.max(initial=0))))
-    ideal[judgements.query[order], place] = judgements.gain[order]
+    position = np.arange(len(order)) - np.repeat(starts, counts)
+    ideal = np.zeros((qrels.queries, int(counts.max(initial=0))))
+    ideal[qrels.query[order], position] = qrels.gain[order]
     return ideal
 
 
 def _discounted(gains: Floats, k: int) -> Floats:
-    """Sum of gain / log2(place + 1) over the first k places, (queries,)."""
+    """Sum of gain / log2(rank + 1) over the first k positions, (queries,)."""
     first = gains[:, :k]
     return np.asarray(first @ (1.0 / np.log2(np.arange(first.shape[1]) + 2.0)), dtype=np.float64)
 
@@ -143,15 +168,13 @@ def _checked(k: int) -> int:
     return k
 
 
-def _refuse_wrong_lists(ranked: Ints) -> None:
-    if (ranked < NOTHING).any():
-        raise BadInput("a ranked list names an item below -1: -1 alone means an empty place")
-    empty = ranked == NOTHING
-    if (empty[:, :-1] & ~empty[:, 1:]).any():
-        raise BadInput("a ranked list goes on after an empty place: move the empty places to its end")
+def _check_lists(ranked: Ints) -> None:
+    if (ranked < NO_ITEM).any():
+        raise BadInput("a ranked list names an item below -1: -1 alone means padding")
+    padding = ranked == NO_ITEM
+    if (padding[:, :-1] & ~padding[:, 1:]).any():
+        raise BadInput("a ranked list has an item behind padding: move the padding to its end")
     ordered = np.sort(ranked, axis=1)
-    twice = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != NOTHING)).any(axis=1)
+    twice = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != NO_ITEM)).any(axis=1)
     if twice.any():
-        raise BadInput(
-            f"ranked list {int(twice.argmax())} holds an item twice: a system may return it once only"
-        )
+        raise BadInput(f"ranked list {int(twice.argmax())} holds an item twice: a system may return it once")

@@ -1,4 +1,4 @@
-"""The outcome of an evaluation with all it takes to believe it: model, pools, recipe, versions, faults."""
+"""The results of an evaluation with their provenance (model, pools, recipe, versions), and comparisons."""
 
 from __future__ import annotations
 
@@ -13,8 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from genius.evaluate.protocol import RowFigures, mean_over_rows
+from genius.data.base import Row
+from genius.errors import BadInput
+from genius.evaluate.metrics import Interval, bootstrap
+from genius.evaluate.protocol import RowMetrics, mean_over_rows
 
+# what is compared: ours with what people use today at about the same bytes, and with exact search
+OURS_BY_CODES = ("genius", "genius+codes", "decoder+codes", "lookup+codes")
+OURS_BY_VECTORS = ("genius+vectors", "decoder+vectors", "lookup+vectors")
+SMALL = ("ivf-pq", "pq", "faiss-rq")
+LARGE = ("faiss-flat", "hnsw", "ivf-pq-best")
+PAIRS = (
+    *((one, other) for one in OURS_BY_CODES for other in SMALL),
+    *((one, "lookup+codes") for one in ("genius", "decoder+codes")),
+    *((one, other) for one in OURS_BY_VECTORS for other in ("exact", "hnsw", "ivf-pq-best")),
+)
 PACKAGES = ("genius-search", "torch", "transformers", "numpy", "safetensors", "faiss-cpu")
 
 
@@ -22,17 +35,17 @@ PACKAGES = ("genius-search", "torch", "transformers", "numpy", "safetensors", "f
 class Entry:
     """One system on one row."""
 
-    figures: RowFigures
+    metrics: RowMetrics
     fingerprint: str  # of the model or encoder that was searched with
     pool_hash: str
     queries_hash: str
     bytes_per_item: float
     seconds: float  # searching all queries of the row, without encoding them
-    seeds: Sequence[float] = ()  # the headline figure under each seed, where there were several
+    seeds: Sequence[float] = ()  # the headline metric under each seed, where there were several
 
     def as_json(self) -> dict[str, Any]:
-        """Figures and where they come from."""
-        return self.figures.as_json() | {
+        """Metrics and their provenance."""
+        return self.metrics.as_json() | {
             "fingerprint": self.fingerprint,
             "pool_hash": self.pool_hash,
             "queries_hash": self.queries_hash,
@@ -57,27 +70,30 @@ class Results:
     instructions: str = "chosen"  # how they were picked
     limit: int = 0  # queries per row, 0: all
     not_run: Sequence[Mapping[str, Any]] = ()  # system, dataset, task, reason
-    reading: Sequence[str] = ()  # what the reader left out, for people
+    reading: Sequence[str] = ()  # what the dataset reader left out
     versions: Mapping[str, str] = field(default_factory=lambda: versions())
 
     def systems(self) -> list[str]:
         """The systems that were run, in order."""
-        return list(dict.fromkeys(entry.figures.system for entry in self.entries))
+        return list(dict.fromkeys(entry.metrics.system for entry in self.entries))
+
+    def of(self, system: str) -> list[Entry]:
+        """The entries of one system; refused if it was not run."""
+        entries = [entry for entry in self.entries if entry.metrics.system == system]
+        if not entries:
+            raise BadInput(f"{system} was not run: the results have {', '.join(self.systems())}")
+        return entries
+
+    def metrics_of(self, system: str) -> dict[Row, RowMetrics]:
+        """The metrics of one system, by row."""
+        return {entry.metrics.row: entry.metrics for entry in self.of(system)}
+
+    def bytes_per_item(self, system: str) -> float:
+        """What the index of one system takes per item in its largest pool."""
+        return max(entry.bytes_per_item for entry in self.of(system))
 
     def as_json(self) -> dict[str, Any]:
-        """One object of plain values: `rows` and, per system, their `mean`; figures are fractions."""
-        rows_in_all = len({entry.figures.row for entry in self.entries})
-        mean = {}
-        for system in self.systems():
-            mine = [entry for entry in self.entries if entry.figures.system == system]
-            mean[system] = mean_over_rows([entry.figures for entry in mine]) | {
-                "complete": len(mine) == rows_in_all,
-                "bytes_per_item": max(entry.bytes_per_item for entry in mine),
-                "seconds": sum(entry.seconds for entry in mine),
-            }
-            if all(entry.seeds for entry in mine):
-                means = np.mean([entry.seeds for entry in mine], axis=0)
-                mean[system] |= {"seeds": means.tolist(), "seed_deviation": float(np.std(means, ddof=1))}
+        """One object of plain values: `rows` and, per system, their `mean`; metrics are fractions."""
         return {
             "setting": self.setting,
             "split": self.split,
@@ -87,15 +103,100 @@ class Results:
             "instructions": self.instructions,
             "limit": self.limit,
             "rows": [entry.as_json() for entry in self.entries],
-            "mean": mean,
+            "mean": {system: self._mean(system) for system in self.systems()},
+            "comparisons": [
+                compare(self, one, other).as_json()
+                for one, other in PAIRS
+                if {one, other} <= set(self.systems())
+            ],
             "not_run": [dict(each) for each in self.not_run],
             "reading": list(self.reading),
             "versions": dict(self.versions),
         }
 
+    def _mean(self, system: str) -> dict[str, Any]:
+        entries = self.of(system)
+        mean = mean_over_rows([entry.metrics for entry in entries]) | {
+            "complete": len(entries) == len({entry.metrics.row for entry in self.entries}),
+            "bytes_per_item": self.bytes_per_item(system),
+            "seconds": sum(entry.seconds for entry in entries),
+        }
+        if all(entry.seeds for entry in entries):
+            by_seed = np.mean([entry.seeds for entry in entries], axis=0)
+            mean |= {"seeds": by_seed.tolist(), "seed_deviation": float(np.std(by_seed, ddof=1))}
+        return mean
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How much better the first system is than the second, as a fraction; paired over queries."""
+
+    row: Row | None  # None: the mean over the rows
+    value: float
+    interval: Interval
+
+    @property
+    def verdict(self) -> str:
+        """better or worse where the interval leaves out 0, else even."""
+        low, high = self.interval
+        return "better" if low > 0 else "worse" if high < 0 else "even"
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values; the difference is a fraction."""
+        row = {} if self.row is None else {"dataset": self.row.dataset, "task": self.row.task}
+        return row | {"difference": self.value, "interval": list(self.interval), "verdict": self.verdict}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One system against another on the rows that both were run on."""
+
+    one: str
+    other: str
+    bytes_per_item: tuple[float, float]
+    rows: Sequence[Difference]
+    mean: Difference
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "one": self.one,
+            "other": self.other,
+            "bytes_per_item": list(self.bytes_per_item),
+            "mean": self.mean.as_json(),
+            "rows": [row.as_json() for row in self.rows],
+        }
+
+
+def compare(results: Results, one: str, other: str) -> Comparison:
+    """`one` against `other` in the same results."""
+    sizes = results.bytes_per_item(one), results.bytes_per_item(other)
+    return compare_rows(results.metrics_of(one), results.metrics_of(other), (one, other), sizes)
+
+
+def compare_rows(
+    ours: Mapping[Row, RowMetrics],
+    theirs: Mapping[Row, RowMetrics],
+    names: tuple[str, str],
+    sizes: tuple[float, float] = (0.0, 0.0),
+) -> Comparison:
+    """Metrics of one system against those of another, which may come from another evaluation."""
+    shared = [row for row in ours if row in theirs]
+    if not shared:
+        raise BadInput(f"{names[0]} and {names[1]} were run on no row together")
+    gaps = []
+    for row in shared:
+        mine, other = ours[row].headline_values, theirs[row].headline_values
+        if len(mine) != len(other):
+            raise BadInput(f"{row}: {len(mine)} queries against {len(other)}; ask both the same queries")
+        gaps.append(mine - other)
+    rows = [Difference(row, float(g.mean()), bootstrap([g])) for row, g in zip(shared, gaps, strict=True)]
+    value = sum(difference.value for difference in rows) / len(rows)
+    return Comparison(*names, sizes, rows, Difference(None, value, bootstrap(gaps)))
+
 
 def versions() -> dict[str, str]:
-    """Versions of what the figures depend on, the hash of our own source among them."""
+    """Versions of what the metrics depend on, the hash of our own source among them."""
     found = {"python": platform.python_version(), "source": source_hash()}
     for package in PACKAGES:
         try:

@@ -1,62 +1,247 @@
-"""What a system is to the bench: it indexes a pool, answers queries, and says what it stores per item."""
+"""Systems that are evaluated: what one is, and all of them by name.
+
+A new one is one class with the methods of `System` in baselines/ and one line in SYSTEMS.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from genius.data.base import Row
-from genius.evaluate.encoding import Pool, Questions
-from genius.evaluate.metrics import NOTHING
+from genius.data.base import Dataset, Row
+from genius.errors import BadInput
+from genius.evaluate.embeddings import Embedder, EmbeddingModel, EncodedPool, EncodedQueries, Floats, Ints
+from genius.evaluate.metrics import NO_ITEM
+from genius.evaluate.options import GenerativeConfig
 
-Floats = NDArray[np.float32]
-Ints = NDArray[np.int64]
+if TYPE_CHECKING:
+    from genius.evaluate.baselines.generative import TrainingExamples
+    from genius.search.options import SearchOptions
+
+DECODER_BEAM = 50  # the paper's
+LOOKUP_BEAM = 200
 
 
-class Found(NamedTuple):
-    """Answers to a batch of queries, best first; a short list ends in NOTHING with a score of -inf."""
+class TopK(NamedTuple):
+    """Ranked lists of a batch of queries, best first; short lists are padded with NO_ITEM and -inf."""
 
     rows: Ints  # (queries, k), rows of the pool
     scores: Floats  # (queries, k)
 
+    @classmethod
+    def empty(cls, queries: int, k: int) -> TopK:
+        """Lists that are all padding."""
+        rows = np.full((queries, k), NO_ITEM, dtype=np.int64)
+        return cls(rows, np.full((queries, k), -np.inf, dtype=np.float32))
+
+    def fill(self, query: int, rows: NDArray[np.integer], scores: NDArray[np.floating]) -> None:
+        """Write the list of one query, best first; what is longer than k is dropped."""
+        count = min(len(rows), self.rows.shape[1])
+        self.rows[query, :count] = rows[:count]
+        self.scores[query, :count] = scores[:count]
+
 
 @runtime_checkable
 class System(Protocol):
-    """One way to search. A new one is one file in baselines/ and one line in `genius.evaluate.catalog`."""
+    """One way to search."""
 
     @property
     def name(self) -> str:
-        """What its row of a table is called."""
+        """Its name in tables."""
 
     @property
     def settings(self) -> Mapping[str, Any]:
         """Every value that its answers depend on, beside the model and the pool."""
 
-    def answers(self, row: Row) -> bool:
-        """Whether the system is made for this kind of row; a row it is not made for is not run."""
+    def supports(self, row: Row) -> bool:
+        """Whether the system is made for this kind of row; other rows are not run."""
 
-    def index(self, pool: Pool) -> None:
+    def index(self, pool: EncodedPool) -> None:
         """Make `pool` searchable, in place of any pool before."""
 
-    def search(self, questions: Questions, k: int) -> Found:
+    def search(self, queries: EncodedQueries, k: int) -> TopK:
         """The `k` best items for each query."""
 
     def bytes_per_item(self) -> float:
         """What the index takes per item, measured on its arrays: codes, vectors, graphs, ids."""
 
 
-def empty(queries: int, k: int) -> Found:
-    """Lists with nothing in them yet."""
-    return Found(
-        np.full((queries, k), NOTHING, dtype=np.int64), np.full((queries, k), -np.inf, dtype=np.float32)
-    )
+class SearchModel(EmbeddingModel, Protocol):
+    """A whole model: what turns content into codes, and what searches them."""
+
+    @property
+    def quantizer(self) -> Any:
+        """The quantizer."""
+
+    @property
+    def decoder(self) -> Any:
+        """The decoder, or None."""
+
+    @property
+    def search_defaults(self) -> Mapping[str, Any]:
+        """Fields of `genius.search.options.SearchOptions` that served best on validation data."""
 
 
-def fill(found: Found, query: int, rows: NDArray[np.integer], scores: NDArray[np.floating]) -> None:
-    """Write one query's answers, best first, into `found`; what does not fit is dropped."""
-    count = min(len(rows), found.rows.shape[1])
-    found.rows[query, :count] = rows[:count]
-    found.scores[query, :count] = scores[:count]
+@dataclass
+class SystemContext:
+    """What systems are made from."""
+
+    model: SearchModel
+    dataset: Dataset
+    embedder: Embedder
+    folder: Path  # for decoders that baselines train
+    device: str = "cpu"
+    generative: GenerativeConfig = GenerativeConfig()  # noqa: RUF009 (frozen)
+    split: str = "test"  # whose union pool they memorize
+    beam: int = 0  # of every search by a decoder; 0: the model's, or the paper's
+    seed: int = 0  # of trained baselines and of FAISS's k-means
+    _examples: dict[int, TrainingExamples] = field(default_factory=dict)
+
+    @cached_property
+    def codebooks(self) -> list[NDArray[np.float32]]:
+        """The code vectors of each level."""
+        return [book.detach().cpu().numpy() for book in self.model.quantizer.residual.codebooks()]
+
+    def options(self, method: str | None = None, **changes: Any) -> SearchOptions:
+        """The model's default search with some values changed.
+
+        Values chosen for lookup, where a wide beam is cheap, do not serve a decoder, nor the other way round:
+        a method of the other kind starts from the paper's beam, or from the usual one of lookup.
+        """
+        from genius.search.options import SearchOptions
+
+        known = {field.name for field in fields(SearchOptions)}
+        values = {name: value for name, value in self.model.search_defaults.items() if name in known}
+        default = values.get("method", "lookup")
+        if method is not None and (method == "lookup") != (default == "lookup"):
+            values = {"beam": LOOKUP_BEAM if method == "lookup" else DECODER_BEAM}
+        values |= {"method": method or default}
+        if self.beam and values["method"] != "lookup":
+            values["beam"] = self.beam
+        return SearchOptions(**(values | changes))
+
+    def examples(self, task: int) -> Callable[[], TrainingExamples]:
+        """Train queries of a task, read once, when they are first needed."""
+        from genius.evaluate.baselines.generative import read_examples
+
+        def read() -> TrainingExamples:
+            if task not in self._examples:
+                limit = self.generative.queries
+                found = read_examples(self.dataset, self.embedder, {task}, limit, self.split)
+                self._examples[task] = found
+            return self._examples[task]
+
+        return read
+
+
+Make = Callable[[SystemContext], System]
+
+
+def _exact(context: SystemContext) -> System:
+    from genius.evaluate.baselines.exact import Exact
+
+    return Exact(context.device)
+
+
+def _code_search(name: str, **changes: Any) -> Make:
+    def make(context: SystemContext) -> System:
+        from genius.evaluate.code_search import CodeSearch
+
+        options = context.options(**changes)
+        decoder = None if options.method == "lookup" else context.model.decoder
+        if decoder is None and options.method != "lookup":
+            raise BadInput(f"{name} needs a decoder, and this model has none: train one, or leave {name} out")
+        return CodeSearch(name, context.codebooks, options, decoder, context.device)
+
+    return make
+
+
+def _faiss(function: str, *, seeded: bool = False) -> Make:
+    def make(context: SystemContext) -> System:
+        from genius.evaluate.baselines import faiss
+
+        system: System = getattr(faiss, function)(**({"seed": context.seed} if seeded else {}))
+        return system
+
+    return make
+
+
+def _faiss_rq(context: SystemContext) -> System:
+    from genius.evaluate.baselines.faiss import faiss_rq
+
+    searched = [size for size in context.model.sizes if size > 3]  # as many bits as our own codes
+    return faiss_rq(len(searched), max(searched).bit_length() - 1, seed=context.seed)
+
+
+def _generative(name: str) -> Make:
+    def make(context: SystemContext) -> System:
+        from genius.evaluate.baselines.generative import KINDS, GenerativeBaseline
+
+        config = replace(context.generative, seed=context.seed)
+        examples = context.examples(KINDS[name].task)
+        return GenerativeBaseline(name, examples, config, context.device, context.folder)
+
+    return make
+
+
+# genius: the decoder's score alone, the paper's GENIUS.
+# genius+…: the product's default search, by whatever method the model was found to do best with, re-ranked.
+# decoder+…: the decoder's beams re-ranked, the paper's GENIUS^R. lookup+…: the same codes without a decoder.
+OURS: Mapping[str, Make] = {
+    "exact": _exact,
+    "genius": _code_search("genius", method="generate", rerank="none"),
+    "genius+codes": _code_search("genius+codes", rerank="codes"),
+    "genius+vectors": _code_search("genius+vectors", rerank="vectors"),
+    "decoder+codes": _code_search("decoder+codes", method="generate", rerank="codes"),
+    "decoder+vectors": _code_search("decoder+vectors", method="generate", rerank="vectors"),
+    "lookup+codes": _code_search("lookup+codes", method="lookup", rerank="codes"),
+    "lookup+vectors": _code_search("lookup+vectors", method="lookup", rerank="vectors"),
+}
+FAISS: Mapping[str, Make] = {
+    "faiss-flat": _faiss("faiss_flat"),
+    "hnsw": _faiss("hnsw"),
+    "ivf-pq": _faiss("ivf_pq", seeded=True),
+    "ivf-pq-best": _faiss("ivf_pq_best", seeded=True),
+    "pq": _faiss("pq", seeded=True),
+    "faiss-rq": _faiss_rq,
+}
+POOL_TRAINED = ("ivf-pq", "ivf-pq-best", "pq", "faiss-rq")  # FAISS learns their centroids from the pool
+GENERATIVE: Mapping[str, Make] = {
+    name: _generative(name)
+    for name in ("grace-numeric", "grace-string", "grace-semantic", "grace-structured", "irgen", "dsi-nci")
+}
+SYSTEMS: Mapping[str, Make] = {**OURS, **FAISS, **GENERATIVE}
+SEEDED = {*GENERATIVE, *POOL_TRAINED}  # others give one answer, whatever the seed
+SETS: Mapping[str, Sequence[str]] = {
+    "ours": tuple(OURS),
+    "faiss": tuple(FAISS),
+    "generative": tuple(GENERATIVE),
+    "all": tuple(SYSTEMS),
+}
+
+
+def system_names(text: str) -> list[str]:
+    """The systems in a list such as `exact,hnsw` or `ours,faiss`; an unknown name is refused."""
+    names: dict[str, None] = {}
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        if word not in SYSTEMS and word not in SETS:
+            raise BadInput(f"unknown system {word!r}: choose from {', '.join((*SYSTEMS, *SETS))}")
+        names |= dict.fromkeys(SETS.get(word, [word]))
+    if not names:
+        raise BadInput(f"no system named: choose from {', '.join((*SYSTEMS, *SETS))}")
+    return list(names)
+
+
+def make_systems(names: Sequence[str], context: SystemContext, seeds: int = 1) -> list[System]:
+    """The systems called `names`; one that depends on a seed is made once for each of `seeds` seeds."""
+    return [
+        SYSTEMS[name](replace(context, seed=context.seed + number))
+        for name in names
+        for number in range(seeds if name in SEEDED else 1)
+    ]

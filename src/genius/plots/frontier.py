@@ -1,4 +1,4 @@
-"""Pictures of a frontier (`genius bench --format json`): hit rate by bytes and time, speed by pool size."""
+"""Figures of a frontier (`genius bench --format json`): hit rate by bytes and time, speed by pool size."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Frontier = Mapping[str, Any]
 Draw = Callable[[Frontier], "Figure"]
 
 
-def all_of(frontier: Frontier) -> dict[str, tuple[str, Draw]]:
-    """The pictures that `frontier` has figures for: file name -> what it shows, and how it is drawn."""
+def figures(frontier: Frontier) -> dict[str, tuple[str, Draw]]:
+    """The figures that `frontier` has data for: file name -> caption, and the function that draws it."""
     found: dict[str, tuple[str, Draw]] = {
         "hit-by-bytes": ("Hit rate against bytes per item", by_bytes),
         "hit-by-time": ("Hit rate against the time of one query", by_time),
@@ -34,13 +34,13 @@ def all_of(frontier: Frontier) -> dict[str, tuple[str, Draw]]:
 
 
 def by_bytes(frontier: Frontier) -> Figure:
-    """Hit rate against bytes per item, in the largest pool that is all real."""
+    """Hit rate against bytes per item, in the largest pool of real items."""
     return _scatter(frontier, "bytes_per_item", "Hit rate by storage", "bytes per item (log)")
 
 
 def by_time(frontier: Frontier) -> Figure:
-    """Hit rate against the time of a single query, in the largest pool that is all real."""
-    return _scatter(frontier, "milliseconds", "Hit rate by latency", _time(frontier, "per query"))
+    """Hit rate against the time of a single query, in the largest pool of real items."""
+    return _scatter(frontier, "milliseconds", "Hit rate by latency", _time_label(frontier))
 
 
 def speed(frontier: Frontier) -> Figure:
@@ -53,13 +53,13 @@ def speed(frontier: Frontier) -> Figure:
 def latency(frontier: Frontier) -> Figure:
     """Time of a single query against pool size."""
     title = "Latency by pool size, one query at a time"
-    return _lines(frontier, "milliseconds", title, _time(frontier, "per query"))
+    return _lines(frontier, "milliseconds", title, _time_label(frontier))
 
 
-def _time(frontier: Frontier, of: str) -> str:
-    """The axis of a time: milliseconds, or multiples where the frontier says of what."""
+def _time_label(frontier: Frontier) -> str:
+    """The label of a time axis: milliseconds, or multiples of the frontier's unit."""
     unit = frontier.get("unit")
-    return f"time {of}, {unit} (log)" if unit else f"milliseconds {of}, one at a time (log)"
+    return f"time per query, {unit} (log)" if unit else "milliseconds per query, one at a time (log)"
 
 
 def beams(frontier: Frontier) -> Figure:
@@ -91,11 +91,11 @@ def _scatter(frontier: Frontier, field: str, title: str, x: str) -> Figure:
     made, axes = figure()
     axes.set_xscale("log")
     for point in points:
-        place, shade = (point[field], 100 * point["hit_at_5"]), colour(point["system"])
+        position, shade = (point[field], 100 * point["hit_at_5"]), colour(point["system"])
         if point["system"] == "exact":  # a ring, so that a system that equals it still shows
-            axes.scatter(*place, s=110, facecolors="none", edgecolors=shade, zorder=4, linewidths=1.6)
+            axes.scatter(*position, s=110, facecolors="none", edgecolors=shade, zorder=4, linewidths=1.6)
         else:
-            axes.scatter(*place, s=46, color=shade, zorder=3, linewidths=0)
+            axes.scatter(*position, s=46, color=shade, zorder=3, linewidths=0)
     _draw_frontier(axes, [(p[field], 100 * p["hit_at_5"]) for p in points])
     axes.margins(x=0.16, y=0.14)
     _plain_axis(axes.xaxis)
@@ -127,7 +127,7 @@ def _lines(frontier: Frontier, field: str, title: str, y: str) -> Figure:
 
 
 def _draw_frontier(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
-    """A line through the points that no other beats in both: less to the left, more above."""
+    """The Pareto frontier: a line through the points that no other beats in both."""
     best: list[tuple[float, float]] = []
     for x, y in sorted(points, key=lambda point: (point[0], -point[1])):
         if not best or y > best[-1][1]:
@@ -136,7 +136,7 @@ def _draw_frontier(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
 
 
 def _named(frontier: Frontier, system: str) -> str:
-    """A system with the names that it also has, such as the default search."""
+    """A system with the names of those that equal it, such as the default search."""
     also = [name for name, other in frontier.get("same", {}).items() if other == system]
     return " = ".join([system, *also])
 
@@ -159,13 +159,13 @@ def _plain(value: float, position: object = None) -> str:
 def _largest_real(frontier: Frontier) -> list[Mapping[str, Any]]:
     real = [point for point in frontier["points"] if point["real"] == point["items"]]
     if not real:
-        raise BadInput("no pool was all real: run `genius bench` with a size within the data")
+        raise BadInput("no pool has real items only: run `genius bench` with a size within the data")
     largest = max(point["items"] for point in real)
     return [point for point in real if point["items"] == largest]
 
 
 def _name_ends(axes: Axes, ends: Sequence[tuple[float, float, str]], *, linear: bool = False) -> None:
-    """Names of curves behind their last points, pushed apart where they would overlap."""
+    """Names of curves behind their last points, moved apart where they would overlap."""
     axes.figure.canvas.draw()  # positions are known only now
     heights = [float(axes.transData.transform((x, y))[1]) for x, y, _ in ends]
     places = _apart(heights, 13 * axes.figure.dpi / 72)
@@ -180,11 +180,11 @@ def _name_ends(axes: Axes, ends: Sequence[tuple[float, float, str]], *, linear: 
 
 
 def _name_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
-    """Names beside points: each at the first place around its point where nothing else is."""
+    """Names beside points: each at the first free position around its point."""
     axes.figure.canvas.draw()
     scale = axes.figure.dpi / 72
     centres = [tuple(axes.transData.transform((x, y)) / scale) for x, y, _ in points]
-    taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in centres]  # boxes, in points of 1/72 inch
+    occupied = [(x - 5, y - 5, x + 5, y + 5) for x, y in centres]  # boxes, in points of 1/72 inch
     for (x, y), (px, py, name) in zip(centres, points, strict=True):
         width = 5.0 * len(name)
         places = [(side, lift) for lift in (0, 11, -11, 22, -22, 33, -33) for side in (1, -1)]
@@ -192,9 +192,9 @@ def _name_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None
         for side, lift in places:
             left = x + 8 if side > 0 else x - 8 - width
             boxes[side, lift] = (left, y + lift - 5, left + width, y + lift + 5)
-        free = [place for place in places if not any(_overlap(boxes[place], other) for other in taken)]
+        free = [place for place in places if not any(_overlap(boxes[place], other) for other in occupied)]
         side, lift = free[0] if free else (1, 0)
-        taken.append(boxes[side, lift])
+        occupied.append(boxes[side, lift])
         axes.annotate(
             name, (px, py), xytext=(8 * side, lift), textcoords="offset points", fontsize=8.5, color=INK,
             va="center", ha="left" if side > 0 else "right", annotation_clip=False, path_effects=halo(),

@@ -7,7 +7,7 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from genius.evaluate.tables import Table
+from genius.evaluate.report.tables import Table
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #22262b; background: #fff;

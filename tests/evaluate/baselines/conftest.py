@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from genius.encode.base import Parts
-from genius.evaluate.encoding import Pool, Questions
+from genius.evaluate.embeddings import EncodedPool, EncodedQueries
 
 
 def unit(vectors):
@@ -15,7 +15,7 @@ def unit(vectors):
 
 def make_pool(phi, codes=None, modality=None):
     count = len(phi)
-    return Pool(
+    return EncodedPool(
         ids=[str(row) for row in range(count)],
         modality=np.zeros(count, np.uint8) if modality is None else modality,
         phi=phi,
@@ -26,10 +26,12 @@ def make_pool(phi, codes=None, modality=None):
     )
 
 
-def make_questions(phi, want=None):
+def make_queries(phi, want=None):
     count = len(phi)
     wanted = np.zeros(count, np.uint8) if want is None else want
-    return Questions([str(row) for row in range(count)], wanted, phi, phi, np.ones(count, bool), "questions")
+    return EncodedQueries(
+        [str(row) for row in range(count)], wanted, phi, phi, np.ones(count, bool), "queries"
+    )
 
 
 class Clusters:
@@ -42,7 +44,7 @@ class Clusters:
         self.answer = rng.choice(len(self.items), queries, replace=False)
         self.queries = unit(self.items[self.answer] + 0.03 * rng.normal(size=(queries, dim)))
         self.pool = make_pool(self.items)
-        self.questions = make_questions(self.queries)
+        self.encoded = make_queries(self.queries)
         self.chance = 5 / len(self.items)
 
     def hit(self, found, k=5):
@@ -66,5 +68,5 @@ def pool_of():
 
 
 @pytest.fixture(scope="session")
-def questions_of():
-    return make_questions
+def queries_of():
+    return make_queries

@@ -7,30 +7,30 @@ import pytest
 import torch
 
 from genius.evaluate.baselines import exact
-from genius.evaluate.baselines.exact import Exact, nearest, nearest_resident
-from genius.evaluate.metrics import NOTHING
+from genius.evaluate.baselines.exact import Exact, nearest, nearest_on_device
+from genius.evaluate.metrics import NO_ITEM
 
 
 @pytest.mark.parametrize("k", [1, 7, 60])
 def test_equals_a_full_sort_over_chunks(k, monkeypatch):
-    monkeypatch.setattr(exact, "ITEMS_AT_ONCE", 16)
-    monkeypatch.setattr(exact, "QUERIES_AT_ONCE", 5)
+    monkeypatch.setattr(exact, "ITEM_BATCH", 16)
+    monkeypatch.setattr(exact, "QUERY_BATCH", 5)
     rng = np.random.default_rng(k)
     queries = rng.normal(size=(13, 4)).astype(np.float32)
     items = rng.normal(size=(50, 4)).astype(np.float32)
     found = nearest(queries, items, k)
-    there = nearest_resident(queries, torch.from_numpy(items), k)
+    there = nearest_on_device(queries, torch.from_numpy(items), k)
     assert there.rows.tolist() == found.rows.tolist()
     np.testing.assert_allclose(there.scores[:, : min(k, 50)], found.scores[:, : min(k, 50)], rtol=1e-5)
     full = np.argsort(-(queries @ items.T), axis=1, kind="stable")[:, :k]
     width = min(k, 50)
     assert found.rows[:, :width].tolist() == full.tolist()
-    assert (found.rows[:, width:] == NOTHING).all()
+    assert (found.rows[:, width:] == NO_ITEM).all()
     assert np.isneginf(found.scores[:, width:]).all()
 
 
 def test_equal_items_come_in_their_order_even_at_the_border(monkeypatch):
-    monkeypatch.setattr(exact, "ITEMS_AT_ONCE", 8)
+    monkeypatch.setattr(exact, "ITEM_BATCH", 8)
     items = np.repeat(np.eye(2, dtype=np.float32), 20, axis=0)  # 20 alike, then 20 others
     found = nearest(np.array([[0.0, 1.0]], dtype=np.float32), items, 5)
     assert found.rows.tolist() == [[20, 21, 22, 23, 24]]
@@ -38,18 +38,18 @@ def test_equal_items_come_in_their_order_even_at_the_border(monkeypatch):
 
 def test_an_empty_pool():
     found = nearest(np.ones((2, 3), dtype=np.float32), np.empty((0, 3), dtype=np.float32), 4)
-    assert (found.rows == NOTHING).all()
-    there = nearest_resident(np.ones((2, 3), dtype=np.float32), torch.empty(0, 3), 4)
-    assert (there.rows == NOTHING).all()
+    assert (found.rows == NO_ITEM).all()
+    there = nearest_on_device(np.ones((2, 3), dtype=np.float32), torch.empty(0, 3), 4)
+    assert (there.rows == NO_ITEM).all()
 
 
-def test_another_device_than_the_cpu_keeps_the_vectors_there(pool_of, questions_of):
+def test_another_device_than_the_cpu_keeps_the_vectors_there(pool_of, queries_of):
     rng = np.random.default_rng(0)
     items, queries = (rng.normal(size=(n, 8)).astype(np.float32) for n in (40, 6))
     one, other = Exact(), Exact("cpu:0")  # torch's name of the CPU takes the way of a GPU
     for system in (one, other):
         system.index(pool_of(items))
-    assert (one.search(questions_of(queries), 5).rows == other.search(questions_of(queries), 5).rows).all()
+    assert (one.search(queries_of(queries), 5).rows == other.search(queries_of(queries), 5).rows).all()
     assert other.bytes_per_item() == 32
 
 

@@ -12,12 +12,19 @@ import pytest
 
 from genius.errors import BadInput, MissingExtra
 from genius.evaluate.baselines.exact import Exact
-from genius.evaluate.baselines.faiss_flat import faiss_flat
-from genius.evaluate.baselines.faiss_rq import faiss_rq
-from genius.evaluate.baselines.faiss_search import cells, code_bits, divisor, load_faiss
-from genius.evaluate.baselines.hnsw import hnsw
-from genius.evaluate.baselines.ivf_pq import ivf_pq, ivf_pq_best, pq
-from genius.evaluate.metrics import NOTHING
+from genius.evaluate.baselines.faiss import (
+    code_bits,
+    faiss_flat,
+    faiss_rq,
+    hnsw,
+    inverted_lists,
+    ivf_pq,
+    ivf_pq_best,
+    largest_divisor,
+    load_faiss,
+    pq,
+)
+from genius.evaluate.metrics import NO_ITEM
 from genius.evaluate.systems import System
 
 pytest.importorskip("faiss", reason='needs the extra: pip install "genius-search[bench]"')
@@ -39,7 +46,7 @@ def test_finds_the_neighbours_within_its_bytes(clusters, make, least, most_bytes
     system = make()
     assert isinstance(system, System)
     system.index(clusters.pool)
-    found = system.search(clusters.questions, 10)
+    found = system.search(clusters.encoded, 10)
     assert clusters.hit(found) > max(least, 20 * clusters.chance)
     assert 1 < system.bytes_per_item() < most_bytes
 
@@ -48,23 +55,23 @@ def test_flat_agrees_with_exact(clusters):
     ours, theirs = Exact(), faiss_flat()
     for system in (ours, theirs):
         system.index(clusters.pool)
-    one, other = (system.search(clusters.questions, 7) for system in (ours, theirs))
+    one, other = (system.search(clusters.encoded, 7) for system in (ours, theirs))
     assert one.rows.tolist() == other.rows.tolist()
     np.testing.assert_allclose(one.scores, other.scores, rtol=1e-5)
 
 
 @pytest.mark.parametrize("make", ALL)
 @pytest.mark.parametrize("size", [1, 5, 8, 60])
-def test_small_pools_just_work(clusters, pool_of, questions_of, make, size):
+def test_small_pools_just_work(clusters, pool_of, queries_of, make, size):
     system = make()
     system.index(pool_of(clusters.items[:size]))
-    found = system.search(questions_of(clusters.queries[:3]), 10)
+    found = system.search(queries_of(clusters.queries[:3]), 10)
     assert found.rows.shape == (3, 10)
-    assert ((found.rows >= NOTHING) & (found.rows < size)).all()
+    assert ((found.rows >= NO_ITEM) & (found.rows < size)).all()
     assert all(
-        len(set(row)) == len(row) for row in ([r for r in list(x) if r != NOTHING] for x in found.rows)
+        len(set(row)) == len(row) for row in ([r for r in list(x) if r != NO_ITEM] for x in found.rows)
     )
-    assert (found.rows[:, 0] != NOTHING).all()
+    assert (found.rows[:, 0] != NO_ITEM).all()
 
 
 @pytest.mark.parametrize("make", ALL)
@@ -73,7 +80,7 @@ def test_the_same_answers_every_time(clusters, make):
     for _ in range(2):
         system = make()
         system.index(clusters.pool)
-        answers.append(system.search(clusters.questions, 10).rows.tolist())
+        answers.append(system.search(clusters.encoded, 10).rows.tolist())
     assert answers[0] == answers[1]
 
 
@@ -123,7 +130,7 @@ print("fine")
 
 
 def test_sizes():
-    assert [divisor(512, 16), divisor(768, 12), divisor(50, 16)] == [16, 12, 10]
+    assert [largest_divisor(512, 16), largest_divisor(768, 12), largest_divisor(50, 16)] == [16, 12, 10]
     assert [code_bits(n) for n in (8, 100, 256, 20_000)] == [3, 6, 8, 8]
-    assert cells(10) == 1
-    assert cells(1_000_000) == 4000
+    assert inverted_lists(10) == 1
+    assert inverted_lists(1_000_000) == 4000

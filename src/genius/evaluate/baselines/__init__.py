@@ -1,1 +1,1 @@
-"""Systems that the bench sets beside ours, one file each."""
+"""The systems that ours are compared with."""

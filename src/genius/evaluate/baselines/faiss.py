@@ -1,0 +1,191 @@
+"""FAISS indexes as systems. Unit vectors, inner product; FAISS learns its centroids from the pool itself.
+
+faiss-flat    exact search in FAISS; agrees with `exact`, its use is the comparison of speed
+hnsw          a navigable graph over the full vectors, what most vector databases use by default
+ivf-pq        inverted lists, about 16 bytes per item: 8 of rotated (OPQ) codes and FAISS's 8 of id
+ivf-pq-best   tuned for recall: longer codes, many lists visited, the first answers re-ranked by vectors
+pq            product quantization without lists: 16 bytes of rotated codes, every item compared
+faiss-rq      residual quantization: additive codes as ours, learned without queries, every item compared
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from genius.data.base import Row
+from genius.errors import BadInput, MissingExtra
+from genius.evaluate.embeddings import EncodedPool, EncodedQueries
+from genius.evaluate.systems import TopK
+
+MIN_TRAINING = 8  # items; fewer cannot train any centroids and are kept as vectors
+MIN_OPQ_TRAINING = 512  # items; FAISS corrupts memory when OPQ learns from fewer vectors than dimensions
+OPQ_ITERATIONS = 8  # more take long and gain little
+DIMS_PER_CODE = 16  # that the rotation keeps
+Build = Callable[[Any, int, int], Any]  # faiss, dim, items -> an index, not yet trained
+
+
+def load_faiss() -> Any:
+    """The faiss module; raises MissingExtra with the install command."""
+    try:
+        import faiss
+    except ImportError:
+        raise MissingExtra('FAISS is not installed: pip install "genius-search[bench]"') from None
+    return faiss
+
+
+class FaissSystem:
+    """A FAISS index on phi."""
+
+    def __init__(self, name: str, make: Build, /, **settings: Any) -> None:
+        self.name = name
+        self.settings: Mapping[str, Any] = settings
+        self._faiss, self._make = load_faiss(), make
+        self._index: Any = None
+        self._fixed_bytes = 0
+
+    def supports(self, row: Row) -> bool:
+        """Every row."""
+        return True
+
+    def index(self, pool: EncodedPool) -> None:
+        """Train on the pool's vectors, then add them."""
+        vectors = np.ascontiguousarray(pool.phi, dtype=np.float32)
+        if not len(vectors):
+            raise BadInput(f"{self.name}: FAISS cannot index an empty pool")
+        count, dim = vectors.shape
+        few = count < MIN_TRAINING
+        self._index = self._faiss.IndexFlatIP(dim) if few else self._make(self._faiss, dim, count)
+        self._index.train(vectors)
+        self._fixed_bytes = self._bytes()
+        self._index.add(vectors)
+
+    def search(self, queries: EncodedQueries, k: int) -> TopK:
+        """The `k` best items by the index's own distance."""
+        scores, rows = self._index.search(np.ascontiguousarray(queries.phi), k)  # short lists end in -1
+        return TopK(rows, np.where(rows >= 0, scores, -np.inf).astype(np.float32))
+
+    def bytes_per_item(self) -> float:
+        """What adding the items made the index grow by, as FAISS writes it: codes, ids, links.
+
+        Centroids and rotations, which do not grow with the pool, are left out, as our own codebooks are.
+        """
+        return (self._bytes() - self._fixed_bytes) / int(self._index.ntotal)
+
+    def _bytes(self) -> int:
+        return len(self._faiss.serialize_index(self._index))
+
+
+def faiss_flat() -> FaissSystem:
+    """An IndexFlatIP."""
+    return FaissSystem("faiss-flat", lambda faiss, dim, items: faiss.IndexFlatIP(dim), index="Flat")
+
+
+def hnsw(links: int = 32, build: int = 100, search: int = 128) -> FaissSystem:
+    """An IndexHNSWFlat: links per item, efConstruction and efSearch."""
+
+    def make(faiss: Any, dim: int, items: int) -> Any:
+        index = faiss.IndexHNSWFlat(dim, links, faiss.METRIC_INNER_PRODUCT)
+        index.hnsw.efConstruction, index.hnsw.efSearch = build, search
+        return index
+
+    return FaissSystem("hnsw", make, links=links, build=build, search=search)
+
+
+def ivf_pq(code_bytes: int = 8, share: float = 0.25, seed: int = 0) -> FaissSystem:
+    """IVF-PQ with rotated codes of `code_bytes`; a `share` of the lists is visited."""
+
+    def make(faiss: Any, dim: int, items: int) -> Any:
+        rotation, width, parts = _rotation(faiss, dim, code_bytes, items, seed)
+        return faiss.IndexPreTransform(rotation, _inverted_lists(faiss, width, parts, items, share, seed))
+
+    return FaissSystem("ivf-pq", make, code_bytes=code_bytes, share=share, seed=seed)
+
+
+def ivf_pq_best(code_bytes: int = 64, share: float = 0.5, refine: int = 4, seed: int = 0) -> FaissSystem:
+    """IVF-PQ with long codes; the `refine` times k best are re-ranked by the vectors themselves."""
+
+    def make(faiss: Any, dim: int, items: int) -> Any:
+        lists = _inverted_lists(faiss, dim, largest_divisor(dim, code_bytes), items, share, seed)
+        refined = faiss.IndexRefineFlat(lists)
+        refined.k_factor = refine
+        return refined
+
+    return FaissSystem("ivf-pq-best", make, code_bytes=code_bytes, share=share, refine=refine, seed=seed)
+
+
+def pq(code_bytes: int = 16, seed: int = 0) -> FaissSystem:
+    """Product quantization with rotated codes of `code_bytes`, all items compared."""
+
+    def make(faiss: Any, dim: int, items: int) -> Any:
+        rotation, width, parts = _rotation(faiss, dim, code_bytes, items, seed)
+        index = faiss.IndexPQ(width, parts, code_bits(items), faiss.METRIC_INNER_PRODUCT)
+        index.do_polysemous_training = False
+        _seed(index.pq.cp, seed)
+        return faiss.IndexPreTransform(rotation, index)
+
+    return FaissSystem("pq", make, code_bytes=code_bytes, seed=seed)
+
+
+def faiss_rq(levels: int = 8, bits: int = 8, beam: int = 2, seed: int = 0) -> FaissSystem:
+    """An IndexResidualQuantizer with `levels` codes of `bits` bits; `beam` partial codings while encoding."""
+
+    def make(faiss: Any, dim: int, items: int) -> Any:
+        index = faiss.IndexResidualQuantizer(
+            dim, levels, min(bits, code_bits(items)), faiss.METRIC_INNER_PRODUCT,
+            faiss.AdditiveQuantizer.ST_LUT_nonorm,
+        )  # fmt: skip
+        index.rq.max_beam_size = beam
+        index.rq.train_type = faiss.ResidualQuantizer.Train_default
+        index.rq.cp.niter = 10
+        _seed(index.rq.cp, seed)
+        return index
+
+    return FaissSystem("faiss-rq", make, levels=levels, bits=bits, beam=beam, seed=seed)
+
+
+def _rotation(faiss: Any, dim: int, code_bytes: int, items: int, seed: int) -> tuple[Any, int, int]:
+    """A rotation to be learned (a random one for a small pool), the width it keeps, the number of codes."""
+    if items < max(MIN_OPQ_TRAINING, 2 * dim):
+        return faiss.RandomRotationMatrix(dim, dim), dim, largest_divisor(dim, code_bytes)
+    width = min(dim, DIMS_PER_CODE * code_bytes)
+    parts = largest_divisor(width, code_bytes)
+    quantizer = faiss.ProductQuantizer(width, parts, code_bits(items))
+    _seed(quantizer.cp, seed)
+    rotation = faiss.OPQMatrix(dim, parts, width)
+    rotation.niter = OPQ_ITERATIONS
+    rotation.pq = rotation.kept = quantizer  # FAISS holds a bare pointer: Python has to keep the object
+    return rotation, width, parts
+
+
+def _inverted_lists(faiss: Any, dim: int, parts: int, items: int, share: float, seed: int) -> Any:
+    lists = inverted_lists(items)
+    coarse = faiss.IndexFlatIP(dim)
+    index = faiss.IndexIVFPQ(coarse, dim, lists, parts, code_bits(items), faiss.METRIC_INNER_PRODUCT)
+    index.do_polysemous_training = False  # half a minute for a kind of search that is not used
+    _seed(index.pq.cp, seed)
+    index.cp.seed = index.pq.cp.seed
+    index.nprobe = max(1, round(share * lists))
+    return index
+
+
+def _seed(clustering: Any, seed: int) -> None:
+    """Seed FAISS's k-means (1234 is its default) and allow a small pool without a warning per code."""
+    clustering.min_points_per_centroid, clustering.seed = 1, 1234 + seed
+
+
+def largest_divisor(dim: int, most: int) -> int:
+    """The largest number of equal parts, at most `most`, that `dim` can be cut into."""
+    return max(parts for parts in range(1, most + 1) if dim % parts == 0)
+
+
+def inverted_lists(items: int) -> int:
+    """Inverted lists for a pool: about 4 sqrt(n), with at least 39 items each as FAISS asks for."""
+    return max(1, min(int(4 * items**0.5), items // 39))
+
+
+def code_bits(items: int) -> int:
+    """8 bits a code, fewer where there are fewer items than centroids."""
+    return min(8, items.bit_length() - 1)

@@ -1,0 +1,255 @@
+"""The evaluator: encode data with a model, search every row with every system, compute the metrics.
+
+Whatever takes long is cached by content: embeddings and codes (embeddings.py), and the answers of each
+system on each row. A run that was stopped, or that asks for one more system, does only the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genius.data.base import Dataset, LabelledQuery, Row
+from genius.errors import BadData, BadInput
+from genius.evaluate.answers import CachedSearch
+from genius.evaluate.embeddings import Embedder, EmbeddingModel, EncodedPool, EncodedQueries
+from genius.evaluate.inputs import Inputs, Progress, read_items, read_queries
+from genius.evaluate.metrics import NO_ITEM, Qrels
+from genius.evaluate.protocol import SETTINGS, Faults, RowMetrics, RowQrels, match_qrels, row_metrics
+from genius.evaluate.results import Entry, Results
+from genius.evaluate.systems import System, TopK
+from genius.evaluate.trec import write_run
+
+BYTES_PER_ID = 1000  # memory per item for ids, keys and counts, beside its embedding and codes
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Counts and costs of an evaluation that has not begun."""
+
+    items: int
+    queries: int
+    images: int  # still to encode
+    texts: int  # still to encode
+    memory: int  # bytes held at once, at most
+    disk: int  # bytes the cache will grow by
+    seconds: float  # for encoding, from a timed sample; searching comes on top
+
+    def line(self) -> str:
+        """One line for a log."""
+        encode = "all embeddings are cached"
+        if self.images or self.texts:
+            minutes = f"{self.seconds / 60:,.1f} minutes, {self.disk / 1e6:,.1f} MB of cache"
+            encode = f"{self.images:,} images and {self.texts:,} texts to encode, about {minutes}"
+        return (
+            f"{self.items:,} items, {self.queries:,} queries; {encode}; {self.memory / 1e6:,.1f} MB of memory"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RowQueries:
+    """The queries of one row, once for each instruction."""
+
+    row: Row
+    versions: Sequence[Inputs]
+
+
+class Evaluator:
+    """One model on one dataset in one setting. Nothing is encoded until `run`."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        model: EmbeddingModel,
+        *,
+        setting: str,
+        split: str = "test",
+        cache: Path,
+        all_instructions: bool = False,
+        limit: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
+        if setting not in SETTINGS:
+            raise BadInput(f"unknown setting {setting!r}: choose local or universal")
+        if split not in dataset.splits():
+            raise BadInput(f"no split {split!r}: the data has {', '.join(dataset.splits()) or 'none'}")
+        self.setting, self.split, self.limit = setting, split, limit
+        self.all_instructions = all_instructions
+        self.embedder = Embedder(model, cache, progress)
+        self._dataset, self._model, self._cache = dataset, model, cache
+        self._queries = [self._read_queries(row) for row in dataset.rows(split)]
+        self.rows = [queries.row for queries in self._queries]
+        pools: list[Row | None] = [None] if setting == "universal" else [*self.rows]
+        self._pools = {row: read_items(dataset.pool(split, row), fuses=self.embedder.fuses) for row in pools}
+
+    @property
+    def query_inputs(self) -> list[Inputs]:
+        """The queries of each row, under their first instruction."""
+        return [queries.versions[0] for queries in self._queries]
+
+    def estimate(self) -> Estimate:
+        """What `run` will cost; a few of the missing images and texts are encoded to time them."""
+        inputs = self._all_inputs()
+        images, texts = self.embedder.count_missing(inputs)
+        dim, levels = self._model.encoder.dim, len(self._model.sizes)
+        queries = [len(version) for row in self._queries for version in row.versions]
+        largest = max(map(len, self._pools.values()), default=0)
+        held = sum(queries) if self.setting == "universal" else max(queries, default=0)
+        return Estimate(
+            items=sum(map(len, self._pools.values())),
+            queries=sum(queries),
+            images=images,
+            texts=texts,
+            memory=largest * (4 * dim + 2 * levels + BYTES_PER_ID) + held * 8 * dim,
+            disk=(images + texts) * (4 * dim + 16),
+            seconds=self.embedder.estimate_seconds(inputs),
+        )
+
+    def run(
+        self,
+        systems: Sequence[System],
+        *,
+        names: Mapping[str, Any],
+        runs: Path | None = None,
+        log: Callable[[str], None] = lambda line: None,
+    ) -> Results:
+        """Metrics of every system on every row. `names` describes data, model and recipe in the results.
+
+        Systems of the same name are one system under several seeds: its metrics are their mean.
+        `runs` is a folder for TREC run files. `log` gets a line whenever a system has finished a row.
+        """
+        self.embedder.encode(self._all_inputs())
+        by_name: dict[str, list[System]] = {}
+        for system in systems:
+            by_name.setdefault(system.name, []).append(system)
+        entries: list[Entry] = []
+        not_run: list[dict[str, Any]] = []
+        for pool, group in self._groups():
+            encoded = {q.row: [self.embedder.queries(version) for version in q.versions] for q, _ in group}
+            for name, seeds in by_name.items():
+                searches = [CachedSearch(s, pool, self._cache, self._model.fingerprint) for s in seeds]
+                for queries, matched in group:
+                    row = queries.row
+                    if not seeds[0].supports(row):
+                        left = {"system": name, "dataset": row.dataset, "task": row.task}
+                        not_run.append(left | {"reason": "not made for this task"})
+                        continue
+                    answers = [[search.search(version) for version in encoded[row]] for search in searches]
+                    size = searches[0].bytes_per_item
+                    entry = self._entry(row, name, matched, answers, pool, encoded[row][0], size)
+                    entries.append(entry)
+                    if runs is not None:
+                        self._write_run(runs, name, row, pool, encoded[row][0], answers[0][0][0])
+                    log(f"{name}, {row}: {100 * entry.metrics.headline:.1f}")
+        order = list(by_name)
+        entries.sort(key=lambda e: (order.index(e.metrics.system), self.rows.index(e.metrics.row)))
+        return Results(
+            setting=self.setting,
+            split=self.split,
+            fingerprint=self._model.fingerprint,
+            entries=entries,
+            systems_used={
+                name: dict(seeds[0].settings) | ({"seeds": len(seeds)} if len(seeds) > 1 else {})
+                for name, seeds in by_name.items()
+            },
+            instructions="all" if self.all_instructions else "chosen by a hash of the query id",
+            limit=self.limit,
+            not_run=not_run,
+            reading=list(self._dataset.report.lines()),
+            **names,
+        )
+
+    def universal(self) -> tuple[EncodedPool, EncodedQueries, Qrels]:
+        """The universal pool, and the queries of all rows one after the other with their qrels."""
+        if self.setting != "universal":
+            raise BadInput("queries of all rows share a pool in the universal setting only")
+        self.embedder.encode(self._all_inputs())
+        ((pool, group),) = self._groups()
+        queries = EncodedQueries.concat([self.embedder.queries(q.versions[0]) for q, _ in group])
+        return pool, queries, Qrels.concat([matched.qrels for _, matched in group])
+
+    def _entry(
+        self,
+        row: Row,
+        system: str,
+        matched: RowQrels,
+        answers: Sequence[Sequence[tuple[TopK, float]]],  # for each seed, for each instruction
+        pool: EncodedPool,
+        queries: EncodedQueries,
+        bytes_per_item: float,
+    ) -> Entry:
+        invalid = int((~queries.valid).sum())
+        faults = Faults(unreadable_queries=invalid, unreadable_items=len(pool.unreadable))
+
+        def metrics(lists: Sequence[NDArray[np.integer]]) -> RowMetrics:
+            return row_metrics(row, self.setting, system, matched, lists, len(pool), faults)
+
+        by_seed = [[top.rows for top, _ in versions] for versions in answers]
+        return Entry(
+            metrics=metrics([rows for versions in by_seed for rows in versions]),
+            fingerprint=self._model.fingerprint,
+            pool_hash=pool.digest,
+            queries_hash=queries.digest,
+            bytes_per_item=bytes_per_item,
+            seconds=sum(seconds for versions in answers for _, seconds in versions) / len(answers),
+            seeds=[metrics(versions).headline for versions in by_seed] if len(by_seed) > 1 else [],
+        )
+
+    def _groups(self) -> Iterator[tuple[EncodedPool, list[tuple[RowQueries, RowQrels]]]]:
+        """Each pool with the rows that are searched in it and their qrels; one pool is held at a time."""
+        for pool_row, inputs in self._pools.items():
+            pool = self.embedder.pool(inputs)
+            row_of = {item: number for number, item in enumerate(pool.ids)}
+            group = [queries for queries in self._queries if pool_row in (None, queries.row)]
+            yield (
+                pool,
+                [
+                    (q, match_qrels(q.row, q.versions[0].ids, self._dataset.qrels(self.split, q.row), row_of))
+                    for q in group
+                ],
+            )
+
+    def _all_inputs(self) -> list[Inputs]:
+        return [*self._pools.values(), *(version for row in self._queries for version in row.versions)]
+
+    def _read_queries(self, row: Row) -> RowQueries:
+        queries = list(self._dataset.queries(self.split, row))
+        if not queries:
+            raise BadData(f"{row}: no queries in split {self.split}")
+        if self.limit:
+            chosen = {query.id for query in sorted(queries, key=_shuffle_key)[: self.limit]}
+            queries = [query for query in queries if query.id in chosen]
+        table = self._dataset.instructions
+        sentences: list[Callable[[LabelledQuery], str]] = [lambda query: table.chosen(query).sentence]
+        if self.all_instructions:
+            most = max(len(table.of(query)) for query in queries)
+            sentences = [partial(_numbered, table.of, number) for number in range(most)]
+        return RowQueries(row, [read_queries(queries, s, fuses=self.embedder.fuses) for s in sentences])
+
+    def _write_run(
+        self, folder: Path, system: str, row: Row, pool: EncodedPool, queries: EncodedQueries, top: TopK
+    ) -> None:
+        lists = {
+            query: [(pool.ids[i], float(s)) for i, s in zip(rows, scores, strict=True) if i != NO_ITEM]
+            for query, rows, scores in zip(queries.ids, top.rows, top.scores, strict=True)
+        }
+        name = f"{row.dataset}_task{row.task}_{self.split}_{self.setting}.{system}.trec"
+        write_run(folder / name, lists, system)
+
+
+def _numbered(of: Callable[[LabelledQuery], Sequence[Any]], number: int, query: LabelledQuery) -> str:
+    """The instruction of that number; a query with fewer of them starts again."""
+    instructions = of(query)
+    return str(instructions[number % len(instructions)].sentence)
+
+
+def _shuffle_key(query: LabelledQuery) -> bytes:
+    """A fixed shuffle of the queries, so that a limit takes a fair sample."""
+    return hashlib.blake2b(query.id.encode(errors="surrogatepass"), digest_size=8).digest()

@@ -1,0 +1,249 @@
+"""From names to results: load models and encoders, evaluate the systems named, score TREC run files.
+
+Several processes may search side by side (`search_in_parallel`): they only fill the cache of answers, and the
+evaluation that follows reads them from there. What a failed job leaves open is searched by the evaluation.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genius.data.base import Dataset, Row, open_dataset
+from genius.encode.base import Encoder, FusingEncoder, Parts, load_encoder
+from genius.errors import BadInput, GeniusError
+from genius.evaluate.baselines.exact import Exact
+from genius.evaluate.embeddings import EmbeddingModel, Floats, available_memory
+from genius.evaluate.evaluator import Evaluator
+from genius.evaluate.inputs import Progress
+from genius.evaluate.options import EvalOptions, Workspace
+from genius.evaluate.protocol import DEPTH, Faults, match_qrels, row_metrics
+from genius.evaluate.results import Entry, Results
+from genius.evaluate.systems import GENERATIVE, SearchModel, SystemContext, make_systems, system_names
+from genius.evaluate.trec import Run, match_run, read_run
+from genius.types import Modality
+
+Log = Callable[[str], None]
+# name in the tables -> encoder: SF adds image and text embeddings (phi), FF gives one embedding for both
+ENCODERS: Mapping[str, str] = {
+    "clip-sf": "clip",
+    "clip-ff": "clip-ff",
+    "blip-sf": "blip",
+    "blip-ff": "blip-ff",
+}
+
+
+class EncoderOnly:
+    """An encoder in place of a model, for exact search on its embeddings; all items have the same code."""
+
+    sizes = (1,)
+
+    def __init__(self, encoder: Encoder | FusingEncoder) -> None:
+        self.encoder = encoder
+        self.fingerprint = encoder.fingerprint
+
+    def phi(self, parts: Parts) -> Floats:
+        """Image and text embeddings added up, unit length."""
+        return parts.phi()
+
+    def z(self, parts: Parts) -> Floats:
+        """The same as phi."""
+        return parts.phi()
+
+    def codes(self, parts: Parts, modalities: Sequence[Modality]) -> NDArray[np.uint16]:
+        """One code for all."""
+        return np.zeros((len(modalities), 1), dtype=np.uint16)
+
+
+def split_encoder(word: str) -> tuple[str, str] | None:
+    """`clip-sf=FOLDER` as its two halves; None if `word` names no such encoder."""
+    name, _, source = (part.strip() for part in word.partition("="))
+    if name not in ENCODERS:
+        return None
+    if not source:
+        raise BadInput(f"{name} needs weights: write {name}=FOLDER")
+    return name, source
+
+
+def evaluate(
+    dataset: Dataset,
+    data: str,
+    model: str | SearchModel,
+    systems: str,
+    options: EvalOptions,
+    workspace: Workspace,
+    log: Log,
+    progress: Progress | None = None,
+) -> Results:
+    """Results of `systems` (names, sets, `clip-sf=FOLDER`, by comma); `data` is its name in the results."""
+    words = [word.strip() for word in systems.split(",") if word.strip()]
+    encoders = [found for word in words if (found := split_encoder(word))]
+    names = [word for word in words if not split_encoder(word)]
+    parts: list[Results] = []
+    if names or not encoders:
+        wanted = system_names(",".join(names))
+        loaded = load_model(model, workspace.device) if isinstance(model, str) else model
+        evaluator = _evaluator(dataset, loaded, options, workspace, log, progress)
+        context = SystemContext(
+            loaded, dataset, evaluator.embedder, workspace.cache / "decoders", workspace.device,
+            workspace.generative, options.split, options.beam,
+        )  # fmt: skip
+        name = model if isinstance(model, str) else str(getattr(model, "name", "model"))
+        about = {"data": data, "model": name, "recipe": getattr(loaded, "recipe", None)}
+        made = make_systems(wanted, context, options.seeds)
+        parts.append(evaluator.run(made, names=about, runs=workspace.runs, log=log))
+    for name, source in encoders:
+        encoder = EncoderOnly(load_encoder(ENCODERS[name], source, workspace.device))
+        evaluator = _evaluator(dataset, encoder, options, workspace, log, progress)
+        about = {"data": data, "model": name}
+        exact = Exact(workspace.device, name)
+        parts.append(evaluator.run([exact], names=about, runs=workspace.runs, log=log))
+    return replace(
+        parts[0],
+        entries=[entry for part in parts for entry in part.entries],
+        systems_used={name: settings for part in parts for name, settings in part.systems_used.items()},
+    )
+
+
+def load_model(name: str, device: str) -> SearchModel:
+    """The model called `name`, or in the folder `name`."""
+    from genius.model import Model
+
+    loaded: SearchModel = Model.load(name, device)
+    return loaded
+
+
+def pick_device(name: str) -> str:
+    """`name`, or for auto the GPU if there is one."""
+    if name != "auto":
+        return name
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _evaluator(
+    dataset: Dataset,
+    model: EmbeddingModel,
+    options: EvalOptions,
+    workspace: Workspace,
+    log: Log,
+    progress: Progress | None,
+) -> Evaluator:
+    log(f"reading queries and {options.setting} pools; cached files are found by their content")
+    evaluator = Evaluator(
+        dataset, model, setting=options.setting, split=options.split, cache=workspace.cache,
+        all_instructions=options.all_instructions, limit=options.limit, progress=progress,
+    )  # fmt: skip
+    estimate = evaluator.estimate()
+    log(estimate.line())
+    free = available_memory()
+    if estimate.memory > free // 2:
+        log(f"that is more than half of the free memory ({free / 1e6:,.0f} MB): embeddings are memory-mapped")
+    return evaluator
+
+
+@dataclass(frozen=True, slots=True)
+class DataSpec:
+    """Data and model by name, so that another process can open them."""
+
+    layout: str
+    root: Path
+    datasets: tuple[str, ...]
+    model: str
+
+
+def parallel_jobs(systems: str, settings: Sequence[EvalOptions]) -> list[tuple[str, list[EvalOptions]]]:
+    """Systems and settings in groups that can be searched side by side, the longest first.
+
+    Generative baselines stay together: the second setting uses what was trained for the first.
+    """
+    names = system_names(",".join(word for word in systems.split(",") if "=" not in word))
+    trained = [name for name in names if name in GENERATIVE]
+    alone = [name for name in names if name == "genius"]  # every code is decoded: the longest search
+    rest = [name for name in names if name not in (*trained, *alone)]
+    jobs = [(trained, list(settings)), *((group, [each]) for group in (alone, rest) for each in settings)]
+    return [(",".join(group), each) for group, each in jobs if group]
+
+
+def search_in_parallel(
+    spec: DataSpec,
+    systems: str,
+    settings: Sequence[EvalOptions],
+    workspace: Workspace,
+    processes: int,
+    log: Log,
+) -> None:
+    """Fill the cache of answers with several processes; embeddings and codes have to be cached already."""
+    context = get_context("spawn")  # torch's threads do not survive a fork
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_one_thread) as pool:
+        jobs = parallel_jobs(systems, settings)
+        pending = {pool.submit(_search, spec, group, each, workspace): group for group, each in jobs}
+        for done in as_completed(pending):
+            try:
+                done.result()
+                log(f"searched: {pending[done]}")
+            except (GeniusError, BrokenProcessPool, OSError) as error:
+                log(f"{pending[done]}: {error}; it is searched again by this process")
+
+
+def _search(spec: DataSpec, systems: str, settings: Sequence[EvalOptions], workspace: Workspace) -> None:
+    def log(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    dataset = open_dataset(spec.layout, spec.root, spec.datasets)
+    for options in settings:
+        evaluate(dataset, spec.root.name, spec.model, systems, options, replace(workspace, runs=None), log)
+
+
+def _one_thread() -> None:
+    """As many processes as cores: each has one."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def score_runs(dataset: Dataset, files: Sequence[Path], *, setting: str, split: str, data: str) -> Results:
+    """Metrics of each TREC run file on the row whose queries it answers; its name is the system's."""
+    rows = {row: [query.id for query in dataset.queries(split, row)] for row in dataset.rows(split)}
+    pools: dict[Row | None, list[str]] = {}
+    entries = []
+    for file in files:
+        run = read_run(file)
+        row = _row_of(run, rows, file)
+        pool_row = None if setting == "universal" else row
+        if pool_row not in pools:
+            pools[pool_row] = [item.id for item in dataset.pool(split, pool_row)]
+        pool = pools[pool_row]
+        run_rows = match_run(run, rows[row], pool, DEPTH)
+        faults = Faults(
+            unanswered=run_rows.unanswered,
+            foreign_queries=run_rows.foreign_queries,
+            foreign_items=run_rows.foreign_items,
+        )
+        row_of = {item: number for number, item in enumerate(pool)}
+        matched = match_qrels(row, rows[row], dataset.qrels(split, row), row_of)
+        system = file.stem.rpartition(".")[2] or file.stem  # of mscoco_task0_test_local.exact.trec
+        metrics = row_metrics(row, setting, system, matched, [run_rows.ranked], len(pool), faults)
+        entries.append(Entry(metrics, "", "", "", 0.0, 0.0))
+    return Results(
+        setting=setting, split=split, data=data, model="run files", fingerprint="", entries=entries,
+        reading=list(dataset.report.lines()), instructions="unknown",
+    )  # fmt: skip
+
+
+def _row_of(run: Run, rows: Mapping[Row, list[str]], file: Path) -> Row:
+    """The row that most of the run's queries belong to."""
+    shared = {row: sum(query in run for query in queries) for row, queries in rows.items()}
+    best = max(shared, key=lambda row: shared[row], default=None)
+    if best is None or not shared[best]:
+        raise BadInput(f"{file}: none of its {len(run)} queries is in this dataset and split")
+    return best

@@ -1,0 +1,228 @@
+"""Comparisons and the written report: verdicts follow the paired intervals, losses are reported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from genius.data.base import Row
+from genius.errors import BadInput
+from genius.evaluate.ablations import SYSTEMS
+from genius.evaluate.protocol import match_qrels, row_metrics
+from genius.evaluate.report.frontier import frontier_table, hit_table, relative, with_full_hit_rates
+from genius.evaluate.report.pages import MAIN, ReportInputs, pages
+from genius.evaluate.report.paper import published_table, shares_table, text_to_image_table
+from genius.evaluate.results import Entry, Results, compare
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def entry(system, row, hits, size):
+    """A system that finds the answer of the queries whose number is in `hits`, of 100."""
+    queries = [str(n) for n in range(100)]
+    matched = match_qrels(row, queries, {q: {"a": 1} for q in queries}, {"a": 0, "b": 1})
+    ranked = np.array([[0 if n in hits else 1] for n in range(100)])
+    return Entry(row_metrics(row, "universal", system, matched, [ranked], 2), "f", "p", "q", size, 1.0)
+
+
+@pytest.fixture
+def results():
+    birds, emoji = Row("birds", 6), Row("emoji", 0)
+    entries = [
+        entry("exact", birds, range(90), 2048),
+        entry("exact", emoji, range(80), 2048),
+        entry("genius+codes", birds, range(60), 9),
+        entry("genius+codes", emoji, range(20), 9),
+        entry("ivf-pq", birds, range(40), 16),
+        entry("ivf-pq", emoji, range(45), 16),
+    ]
+    return Results("universal", "test", "bench", "mini", "abc", entries, versions={"numpy": "2"})
+
+
+def test_verdicts_by_row(results):
+    found = compare(results, "genius+codes", "ivf-pq")
+    by_row = {str(d.row): d for d in found.rows}
+    assert by_row["birds 6"].verdict == "better"
+    assert by_row["birds 6"].value == pytest.approx(0.20)
+    assert by_row["emoji 0"].verdict == "worse"
+    assert found.mean.value == pytest.approx((0.20 - 0.25) / 2)
+    assert found.mean.interval[0] < found.mean.value < found.mean.interval[1]
+    (told,) = results.as_json()["comparisons"]
+    assert told == found.as_json()
+    assert (told["one"], told["other"], told["bytes_per_item"]) == ("genius+codes", "ivf-pq", [9, 16])
+
+
+def test_equal_systems_are_even(results):
+    assert {d.verdict for d in compare(results, "exact", "exact").rows} == {"even"}
+
+
+def test_a_system_that_was_not_run(results):
+    with pytest.raises(BadInput, match="hnsw was not run: the results have exact, genius\\+codes, ivf-pq"):
+        compare(results, "hnsw", "exact")
+
+
+FRONTIER = {
+    "points": [
+        {
+            "system": system,
+            "items": items,
+            "real": min(items, 2000),
+            "hit_at_5": 0.5,
+            "milliseconds": milliseconds,
+            "slow_milliseconds": 2 * milliseconds,
+            "queries_per_second": 1000 / milliseconds,
+            "bytes_per_item": 9.2,
+            "build_seconds": 0.1,
+        }
+        for items, times in ((1000, (2.0, 8.0)), (4000, (8.0, 2.0)))
+        for system, milliseconds in zip(("exact", "lookup+codes"), times, strict=True)
+    ],
+    "beams": [{"system": "genius", "beam": 5, "hit_at_5": 0.4, "milliseconds": 4.0}],
+    "same": {"genius+codes": "lookup+codes"},
+    "crossovers": [{"system": "lookup+codes", "than": "exact", "items": 2000.0, "text": "(an old sentence)"}],
+    "machine": {"device": "cpu", "kind": "cpu", "threads": 2},
+    "model": {"name": "mini", "fingerprint": "0" * 16},
+    "data": "bench",
+    "split": "test",
+    "queries": 40,
+    "encoding_milliseconds": 3.0,
+}
+
+
+def written(results, **more):
+    return pages(ReportInputs([results.as_json()], **{"frontiers": [], **more}))
+
+
+def test_the_report_says_where_we_lose(results):
+    found = written(results)
+    assert list(found) == [MAIN, "appendix/universal.md"]
+    text = found[MAIN]
+    assert text.startswith("# Results\n\nThe model `mini` (abc) on `bench`, test split.")
+    assert "genius+codes is even with ivf-pq (9 and 16 bytes per item) by -2.5 [" in text
+    assert "better on 1 rows, no clear difference on 0, worse on 1 (emoji 0)" in text
+    assert "| genius+codes | 9.0 | 40.0 [" in text
+    assert "| 0.47 |" in text  # (60 + 20) / (90 + 80)
+    appendix = found["appendix/universal.md"]
+    assert "emoji 0 -25.0 [" in appendix  # row by row, with its interval
+    assert "- numpy: 2" in appendix
+    assert not any("\n\n\n" in page for page in found.values())
+
+
+def test_times_are_multiples_of_exact_search(results):
+    pictures = {"cpu": {"pictures/hit-by-bytes-cpu.png": "a picture", "pictures/other-cpu.png": "another"}}
+    found = written(results, frontiers=[FRONTIER], pictures=pictures, numbers="n")
+    text = found["appendix/frontier-cpu.md"]
+    assert "| lookup+codes | genius+codes | 4 | 0.25 |" in text  # time, in 1,000 and 4,000 items
+    assert "([numbers](../n/frontier-cpu.json))" in text
+    assert "![another](../pictures/other-cpu.png)" in text
+    assert "- lookup+codes overtakes exact at about 2,000 items" in text
+    assert " ms " not in text
+    assert "milliseconds" not in text
+    assert "GENIUS, 2 + 8 x 12 bits | paper | 12.25" in text
+    assert "- time, cpu: lookup+codes overtakes exact at about 2,000 items" in found[MAIN]
+    assert "![a picture](pictures/hit-by-bytes-cpu.png)" in found[MAIN]
+    assert "other-cpu.png" not in found[MAIN]
+    assert hit_table(FRONTIER).header == ["system", "the same search", "1,000 items"]  # only real pools
+    again = relative(FRONTIER)
+    assert [p["milliseconds"] for p in again["points"]] == [1.0, 4.0, 4.0, 1.0]
+    assert [p["queries_per_second"] for p in again["points"]] == [1.0, 0.25, 0.25, 1.0]
+    assert again["beams"][0]["milliseconds"] == 2.0
+    assert again["unit"] == "exact search in 1,000 items = 1"
+
+
+def test_hit_rates_in_the_whole_pool_are_of_all_queries(results):
+    whole = FRONTIER | {"real_items": 1000}
+    found = with_full_hit_rates(whole, results.as_json())
+    before = [point["hit_at_5"] for point in FRONTIER["points"]]
+    now = [point["hit_at_5"] for point in found["points"]]
+    changed = [a != b for a, b in zip(now, before, strict=True)]
+    exact = [p["system"] == "exact" and p["items"] == 1000 for p in FRONTIER["points"]]
+    assert changed == exact  # other systems were not evaluated, other pools are not whole
+    assert now[exact.index(True)] == pytest.approx(0.85)
+    assert "in all 1,000 items: 200 queries, mean over the rows" in hit_table(found).markdown()
+
+
+def test_times_of_a_gpu_are_milliseconds(results):
+    machine = {"device": "NVIDIA H200", "kind": "cuda", "threads": 16}
+    frontier = FRONTIER | {"machine": machine}
+    text = written(results, frontiers=[frontier])["appendix/frontier-cuda.md"]
+    assert "# Hit rate, time and bytes by pool size on NVIDIA H200" in text
+    assert "| 4,000, 2,000 real | exact | 50.0 | 8.00 |" in text
+    assert not any("FAISS" in note for note in frontier_table(frontier).notes)
+    with_faiss = frontier | {"points": [*FRONTIER["points"], {**FRONTIER["points"][0], "system": "hnsw"}]}
+    assert any("FAISS ran on the CPU" in note for note in frontier_table(with_faiss).notes)
+
+
+def test_shares_by_task_stand_beside_the_papers():
+    birds, emoji = Row("birds", 6), Row("emoji", 0)
+    hits = {"exact": (90, 80), "genius": (60, 20)}
+    entries = [
+        entry(s, row, range(n), 9)
+        for s, both in hits.items()
+        for row, n in zip((birds, emoji), both, strict=True)
+    ]
+    found = Results("universal", "test", "bench", "mini", "abc", entries, versions={}).as_json()
+    shares = {line[0]: line[1:3] for line in shares_table(found).lines}
+    assert shares["pair → text"] == ["0.71", "0.67"]  # (34.6 + 10.4) / (39.2 + 24.0); 60 / 90
+    assert shares["text → image"][1] == "0.25"
+    assert shares["image → image"] == ["0.25", "–"]
+    lines = [list(line) for line in text_to_image_table(found).lines]
+    assert ["GENIUS", "genius", "84.0", "67.8", "20.0"] in lines
+    third = published_table("universal")
+    assert third.lines[-1][:2] == ["mean", "16 rows"]
+    assert third.lines[1][2] == "77.9"  # CLIP-SF on COCO, supplement Table 9
+
+
+def test_ablations_are_a_page(results):
+    effect = {
+        "mean": 0.4,
+        "difference": -0.2,
+        "interval": [-0.3, -0.1],
+        "verdict": "worse",
+        "by_seed": [-0.2],
+    }
+    outcome = {
+        "command": "genius ablate recipe.toml --data BENCH",
+        "recipe": {"name": "mini"},
+        "seeds": 1,
+        "limit": 0,
+        "setting": "universal",
+        "split": "test",
+        "base": {s: {"mean": 0.6, "interval": [0.5, 0.7]} for s in SYSTEMS},
+        "variants": [
+            {
+                "name": "no modality level",
+                "table": "Table 4",
+                "paper": -12.4,
+                "effects": dict.fromkeys(SYSTEMS, effect),
+            }
+        ],
+    }
+    text = written(results, ablations=outcome, numbers="n")["appendix/ablations.md"]
+    assert "| no modality level | Table 4 | 40.0 | -20.0 [-30.0, -10.0] |" in text
+    assert "- as in the paper: no modality level (-20.0; paper -12.4)" in text
+    assert "`genius ablate recipe.toml --data BENCH` ([numbers](../n/ablations.json))" in text
+
+
+def test_the_published_pages_are_those_of_the_numbers():
+    """`genius report --numbers benchmarks/results --to docs` writes what is there."""
+    numbers, docs = REPOSITORY / "benchmarks" / "results", REPOSITORY / "docs"
+
+    def read(name):
+        return json.loads((numbers / f"{name}.json").read_text())
+
+    frontiers = [read(file.stem) for file in sorted(numbers.glob("frontier-*.json"))]
+    names = ("hit-by-bytes", "hit-by-time", "latency-by-size", "speed-by-size", "hit-by-beam")
+    pictures = {
+        f["machine"]["device"]: {f"pictures/{name}-{f['machine']['kind']}.png": "" for name in names}
+        for f in frontiers
+    }
+    results = [read("results-universal"), read("results-local")]
+    inputs = ReportInputs(results, frontiers, read("ablations"), pictures, "../benchmarks/results")
+    for path, text in pages(inputs).items():
+        lines = [line for line in text.splitlines() if not line.startswith("![")]
+        shown = [line for line in (docs / path).read_text().splitlines() if not line.startswith("![")]
+        assert lines == shown, f"docs/{path}: run `genius report --numbers benchmarks/results --to docs`"

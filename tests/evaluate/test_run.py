@@ -1,0 +1,47 @@
+"""Answers found by several processes are those that the evaluator would have found itself."""
+
+from __future__ import annotations
+
+from genius.data.mbeir import MBeir
+from genius.evaluate.options import EvalOptions, Workspace
+from genius.evaluate.run import DataSpec, evaluate, parallel_jobs, search_in_parallel
+
+
+def test_long_searches_are_apart_and_generative_baselines_together():
+    settings = [EvalOptions("universal"), EvalOptions("local")]
+    jobs = parallel_jobs("exact,genius,lookup+codes,grace-numeric,dsi-nci,clip-sf=FOLDER", settings)
+    assert jobs == [
+        ("grace-numeric,dsi-nci", settings),
+        ("genius", settings[:1]),
+        ("genius", settings[1:]),
+        ("exact,lookup+codes", settings[:1]),
+        ("exact,lookup+codes", settings[1:]),
+    ]
+
+
+def test_a_process_finds_what_the_evaluation_then_only_reads(colours, tmp_path):
+    workspace, both = Workspace(tmp_path / "cache"), [EvalOptions("universal"), EvalOptions("local")]
+    data = MBeir(colours.path)
+
+    def answers():
+        return {file.name for file in (tmp_path / "cache" / "answers").iterdir()}
+
+    for options in both:
+        evaluate(data, "colours", "mini", "exact", options, workspace, lambda line: None)
+    before, said = answers(), []
+    spec = DataSpec("mbeir", colours.path, (), "mini")
+    search_in_parallel(spec, "exact,lookup+codes", both, workspace, 1, said.append)
+    found = answers()
+    assert len(found) == 2 * len(before)
+    assert said == ["searched: exact,lookup+codes"] * 2
+    for options in both:
+        evaluate(data, "colours", "mini", "exact,lookup+codes", options, workspace, lambda line: None)
+    assert answers() == found
+
+
+def test_a_job_that_fails_is_said_and_left_to_the_evaluation(colours, tmp_path):
+    said = []
+    spec = DataSpec("mbeir", colours.path, (), "no-such-model")
+    search_in_parallel(spec, "exact", [EvalOptions("local")], Workspace(tmp_path), 1, said.append)
+    assert len(said) == 1
+    assert "no model 'no-such-model'" in said[0]
