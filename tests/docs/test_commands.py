@@ -94,7 +94,7 @@ def _want(values: dict[str, Any]) -> None:
 
 
 def _export(values: dict[str, Any]) -> None:
-    if values["to"].suffix not in (".jsonl", ".tar") and str(values["to"]) != "-":
+    if not str(values["to"]).endswith((".jsonl", ".tar")) and str(values["to"]) != "-":
         raise BadInput(f"genius export writes no {values['to']}")
 
 
