@@ -23,7 +23,7 @@ from genius.decode.targets import Softness
 from genius.decode.train import Lesson, train_decoder
 from genius.quantize.codebooks import start_codebooks
 from genius.quantize.model import Quantizer
-from genius.training.distributed import processes
+from genius.training.distributed import process_group
 
 DIM, SIZES = 16, (3, 16, 16)
 
@@ -72,7 +72,7 @@ def make_world() -> World:
 
 
 def main(folder: str, dropout: str = "0", die_at: str = "-1") -> None:
-    with processes("cpu"):
+    with process_group("cpu"):
         torch.set_num_threads(1)
         world = make_world()
         decoder = world.decoder(float(dropout))

@@ -116,13 +116,13 @@ def test_every_query_once_in_an_epoch_however_many_processes(monkeypatch) -> Non
     )  # fmt: skip
     orders = []
     for world in (1, 2, 4):
-        monkeypatch.setattr(distributed, "world", lambda world=world: world)
+        monkeypatch.setattr(distributed, "world_size", lambda world=world: world)
         order: list[int] = []
         for step in range(25):  # three epochs
             for rank in range(world):
                 monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
                 batch: Any = pairs.sample(step, 12, seed=0)
-                own = batch.query[distributed.my_part(len(batch.query))]
+                own = batch.query[distributed.rank_slice(len(batch.query))]
                 assert len(own) == 12 // world
                 order += own.tolist()
         orders.append(order)
@@ -131,11 +131,11 @@ def test_every_query_once_in_an_epoch_however_many_processes(monkeypatch) -> Non
 
 
 def test_a_folder_that_is_not_shared_is_refused(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(distributed, "world", lambda: 2)
+    monkeypatch.setattr(distributed, "world_size", lambda: 2)
 
     def gather(seen: list[Any], here: bool) -> None:
         seen[:] = [here, not here]
 
     monkeypatch.setattr(distributed.dist, "all_gather_object", gather)
     with pytest.raises(BadInput, match="seen by 1 of 2 processes: give --to a folder that all"):
-        distributed.seen_by_all(tmp_path / "checkpoint.safetensors")
+        distributed.exists_on_all_ranks(tmp_path / "checkpoint.safetensors")

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from genius.config import OptimiserConfig
 from genius.decode.initial import fresh_decoder
@@ -30,15 +31,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "decode"))
 
 def struck(rank: int, step: int, kind: int) -> None:
     """Let this process get a signal at a step of its run, if it has that rank and was never struck."""
-    plain, steps = distributed.average_gradients, iter(range(10**6))
+    steps = iter(range(10**6))
     first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
 
-    def average(parameters: object) -> None:
+    def before_step(*_: object) -> None:
         if next(steps) == step and distributed.rank() == rank and first:
             os.kill(os.getpid(), kind)
-        plain(parameters)  # type: ignore[arg-type]
 
-    distributed.average_gradients = average  # type: ignore[assignment]
+    register_optimizer_step_pre_hook(before_step)
 
 
 def main(folder: str, *strike: str) -> None:
@@ -46,7 +46,7 @@ def main(folder: str, *strike: str) -> None:
 
     torch.set_num_threads(1)
     home = Path(folder)
-    with distributed.processes("cpu"):
+    with distributed.process_group("cpu"):
         if strike:
             struck(*map(int, strike))
         world = make_world()

@@ -191,11 +191,11 @@ def main(data: str, folder: str, die_at: str = "-1") -> None:
     from genius.data.training_set import read_training_set
     from genius.encode.train import train_encoder
     from genius.pipeline.encoder import validator
-    from genius.training.distributed import processes, rank
+    from genius.training.distributed import process_group, rank
 
     dataset = open_dataset("mbeir", data)
     train, val = read_training_set(dataset, "train"), read_training_set(dataset, "val", chosen=True)
-    with processes("cpu") as device:
+    with process_group("cpu") as device:
         toy = Toy(seed=rank())  # weights differ until the loop makes them the same
         plain, calls = toy.text_vectors, iter(range(10**6))
 

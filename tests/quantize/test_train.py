@@ -153,11 +153,11 @@ from genius.quantize.model import Quantizer
 from genius.quantize.residual import code_sizes
 from genius.quantize.train import Objective, train_quantizer
 from genius.config import TuningConfig
-from genius.training.distributed import is_main, processes
+from genius.training.distributed import is_main, process_group
 from genius.config import OptimiserConfig
 
 PRESETS["small"] = (32, 64)
-with processes("cpu"):
+with process_group("cpu"):
     torch.manual_seed(0)
     quantizer = Quantizer(24, code_sizes(3, 16), fusion="small")
     plan = OptimiserConfig(steps=12, batch=32, rate=1e-3, check_every=6)

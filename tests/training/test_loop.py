@@ -151,7 +151,7 @@ from genius.seeding import generator_for
 from genius.config import OptimiserConfig
 
 folder = Path(sys.argv[1])
-with distributed.processes("cpu") as device:
+with distributed.process_group("cpu") as device:
     torch.manual_seed(distributed.rank())  # weights differ until the loop makes them the same
     module = nn.Linear(4, 4, bias=False)
     if distributed.is_main():
@@ -160,11 +160,11 @@ with distributed.processes("cpu") as device:
         nn.init.zeros_(module.weight)
 
     def step(number):
-        x = torch.randn(8, 4, generator=generator_for("cpu", 0, number))[distributed.my_part(8)]
+        x = torch.randn(8, 4, generator=generator_for("cpu", 0, number))[distributed.rank_slice(8)]
         z = module(x)
-        everyone = distributed.gather_rows(z)
+        everyone = distributed.all_gather_rows(z)
         scores = z @ everyone.T
-        first = distributed.my_part(8).start
+        first = distributed.rank_slice(8).start
         loss = nn.functional.cross_entropy(scores, torch.arange(first, first + len(x)))
         return {"loss": loss}
 

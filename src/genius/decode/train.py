@@ -25,7 +25,7 @@ from genius.decode.vectors import QueryVectors, chunks, encode_items
 from genius.errors import BadInput
 from genius.quantize.model import Quantizer
 from genius.seeding import generator_for
-from genius.training.distributed import my_part
+from genius.training.distributed import rank_slice
 from genius.training.loop import TrainingResult, run
 from genius.weights import fingerprint_tensors
 
@@ -84,7 +84,7 @@ def train_decoder(
     if plan.compile:
         loss = _compiled(loss, train.device)
 
-    part = my_part(plan.batch)
+    part = rank_slice(plan.batch)
 
     def step(number: int) -> Mapping[str, Tensor]:
         batch, rivals = train.sample(number, plan.batch, seed), lesson.rivals

@@ -49,7 +49,7 @@ def batch_loss(
 
 def batch_rows(pairs: PairRows, batch: PairBatch) -> tuple[Tensor, Tensor]:
     """Image rows and text rows of this process's part of a batch: its queries, then their items, (2n,)."""
-    part = distributed.my_part(len(batch.query))
+    part = distributed.rank_slice(len(batch.query))
     query, item = batch.query[part], batch.item[part]
     return (
         torch.cat([pairs.query_image[query], pairs.item_image[item]]),

@@ -39,21 +39,21 @@ def train_stages(recipe: Recipe, stage: str, folder: Path) -> None:
     """Train `stage` of `recipe`, or `all` that it describes; the model is `folder`/model."""
     wanted = _wanted(recipe, stage)
     model = folder / "model"
-    with distributed.processes(recipe.device) as device:
+    with distributed.process_group(recipe.device) as device:
         if "encoder" in wanted:
             _encoder(recipe, folder, device)
         elif distributed.is_main():
             _adopt_encoder(recipe, model)
-        distributed.wait_for_all()
+        distributed.barrier()
         if wanted != ["encoder"]:
             encoder = _stored_encoder(model, device)
             train, val = (_pairs(recipe, encoder, split, folder, device) for split in ("train", "val"))
             if "quantizer" in wanted:
                 _quantizer(recipe, folder, train, val, encoder.fingerprint)
-                distributed.wait_for_all()
+                distributed.barrier()
             if "decoder" in wanted:
                 _decoder(recipe, folder, train, val)
-                distributed.wait_for_all()
+                distributed.barrier()
         if distributed.is_main():
             console.print(f"written to {model}: {', '.join(wanted)}", highlight=False)
 

@@ -87,14 +87,14 @@ def _kept(folder: Path, things: Sequence[Any], size: int, encode: Callable[[Any]
     """Vectors (n, dim) of `things` out of `folder`, `size` of them to a file; missing files are made."""
     starts = list(range(0, len(things), size))
     missing = [start for start in starts if not _file(folder, start).exists()]
-    distributed.wait_for_all()  # every process has seen the same files before the first is written
-    mine = missing[distributed.rank() :: distributed.world()]
+    distributed.barrier()  # every process has seen the same files before the first is written
+    mine = missing[distributed.rank() :: distributed.world_size()]
     folder.mkdir(parents=True, exist_ok=True)
     for start in track(mine, f"encode {folder.name}", console=console, disable=not distributed.is_main()):
         stored = io.BytesIO()
         np.save(stored, encode(things[start : start + size]).astype(np.float16), allow_pickle=False)
         write_file(_file(folder, start), [stored.getbuffer()])
-    distributed.wait_for_all()
+    distributed.barrier()
     table = np.empty((len(things), dim), dtype=np.float32)
     for start in starts:
         table[start : start + size] = np.load(_file(folder, start), allow_pickle=False)

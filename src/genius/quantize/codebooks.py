@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from genius.quantize.residual import SCORES_AT_ONCE, ResidualQuantizer, nearest, scores
-from genius.training.distributed import my_part, sum_over_processes, world
+from genius.training.distributed import all_reduce_sum, rank_slice, world_size
 
 SEEDING_ROUNDS = 64  # k-means++ draws its seeds in this many rounds instead of one by one
 
@@ -136,11 +136,11 @@ class MovingAverage(nn.Module):
     ) -> None:
         """Move the codebooks to a batch: residual (n, levels, dim) before each level, codes (n, levels)."""
         residual = residual.float()
-        seen, rows = codes.shape[0] * world(), quantizer.rows(codes).flatten()
+        seen, rows = codes.shape[0] * world_size(), quantizer.rows(codes).flatten()
         news = torch.zeros(len(self.count), quantizer.dim + 1, device=rows.device)  # sums beside counts
         news[:, :-1].index_add_(0, rows, residual.flatten(0, 1))
         news[:, -1].index_add_(0, rows, torch.ones_like(rows, dtype=news.dtype))
-        sum_over_processes(news)
+        all_reduce_sum(news)
         self.total.lerp_(news[:, :-1], 1 - self.decay)
         self.count.lerp_(news[:, -1], 1 - self.decay)
         self._revive(quantizer, residual, seen, generator)
@@ -169,9 +169,9 @@ class MovingAverage(nn.Module):
 
 def _rows_of_batch(own: Tensor, drawn: Tensor, seen: int) -> Tensor:
     """Rows `drawn` of the batch of all processes, of which this one holds its part `own` (n, dim)."""
-    if world() == 1:
+    if world_size() == 1:
         return own[drawn]
-    part = my_part(seen)
+    part = rank_slice(seen)
     mine = (drawn >= part.start) & (drawn < part.stop)
     rows = torch.where(mine[:, None], own[(drawn - part.start).clamp(0, len(own) - 1)], 0.0)
-    return sum_over_processes(rows)
+    return all_reduce_sum(rows)

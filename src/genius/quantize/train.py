@@ -30,7 +30,7 @@ from genius.quantize.refine import refine
 from genius.quantize.tune import tune
 from genius.seeding import generator_for
 from genius.training.contrastive import contrastive_loss
-from genius.training.distributed import is_main, my_part, same_everywhere, seen_by_all, wait_for_all
+from genius.training.distributed import barrier, broadcast_module, exists_on_all_ranks, is_main, rank_slice
 from genius.training.loop import TrainingResult, run
 from genius.training.schedule import trainable
 from genius.weights import check_fit, fingerprint_tensors, read_tensors, save_weights
@@ -99,7 +99,7 @@ def train_quantizer(
         raise BadInput("all loss weights are 0: set contrastive, residual or agreement")
     stage = Stage(quantizer, objective).to(quantizer.device)
     if not (folder / "checkpoint.safetensors").exists():
-        same_everywhere(stage)
+        broadcast_module(stage)
         _start(stage, train, plan.batch, kmeans_sample, seed)
     result = None
     if any(True for _ in trainable(stage)):
@@ -137,7 +137,7 @@ def make_step(
     if plan.compile:
         fuse = torch.compile(fuse)
 
-    part = my_part(plan.batch)
+    part = rank_slice(plan.batch)
 
     def step(number: int) -> dict[str, Tensor]:
         batch = pairs.sample(number, plan.batch, seed)
@@ -236,7 +236,7 @@ def _finish(
         return ()
     how = [str(rounds), "" if tuning is None else json.dumps(tuning.model_dump()), str(seed)]
     start = fingerprint_tensors(quantizer.state_dict(), how)
-    if seen_by_all(file):
+    if exists_on_all_ranks(file):
         tensors, notes = read_tensors(file)
         if notes.get("start") == start:
             check_fit(quantizer.state_dict(), tensors, file)
@@ -245,7 +245,7 @@ def _finish(
     errors = _refine(quantizer, train, rounds, seed) if rounds else ()
     if tuning is not None:
         tune(quantizer, train, tuning, seed)
-    wait_for_all()  # all have looked for the file
+    barrier()  # all have looked for the file
     if is_main():
         save_weights(quantizer.state_dict(), file, {"start": start, "errors": json.dumps(errors)})
     return errors
@@ -258,7 +258,7 @@ def _refine(quantizer: Quantizer, pairs: Pairs, rounds: int, seed: int) -> tuple
         z, modality = fuse_items(quantizer, pairs, items), pairs.item_modality[items]
         beam = quantizer.encode_beam
         errors = refine(quantizer.residual, z, modality, rounds=rounds, beam=beam, seed=seed)
-    same_everywhere(quantizer)
+    broadcast_module(quantizer)
     return errors
 
 

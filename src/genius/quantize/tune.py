@@ -18,7 +18,7 @@ from genius.data.pairs import Pairs
 from genius.quantize.model import Quantizer
 from genius.quantize.recall import fuse_items
 from genius.training.contrastive import contrastive_loss
-from genius.training.distributed import mean_over_processes, my_part
+from genius.training.distributed import all_reduce_mean, rank_slice
 
 
 def tune(quantizer: Quantizer, pairs: Pairs, tuning: TuningConfig, seed: int = 0) -> tuple[float, ...]:
@@ -35,7 +35,7 @@ def tune(quantizer: Quantizer, pairs: Pairs, tuning: TuningConfig, seed: int = 0
     optimiser = torch.optim.Adam([vectors], lr=tuning.rate)
     schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.0, max(tuning.steps, 1))
     losses: list[Tensor] = []
-    part = my_part(tuning.batch)
+    part = rank_slice(tuning.batch)
     for step in range(tuning.steps):
         batch = pairs.sample(step, tuning.batch, seed)
         query, item = batch.query[part], batch.item[part]
@@ -48,10 +48,10 @@ def tune(quantizer: Quantizer, pairs: Pairs, tuning: TuningConfig, seed: int = 0
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         assert vectors.grad is not None
-        mean_over_processes(vectors.grad)[:held] = 0
+        all_reduce_mean(vectors.grad)[:held] = 0
         optimiser.step()
         schedule.step()
-        losses.append(mean_over_processes(loss.detach()))
+        losses.append(all_reduce_mean(loss.detach()))
     with torch.no_grad():
         residual.vectors.copy_(vectors)
     return tuple(torch.stack(losses).tolist()) if losses else ()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from genius.training.distributed import gather_rows, rank
+from genius.training.distributed import all_gather_rows, rank
 
 
 def contrastive_loss(
@@ -26,8 +26,8 @@ def contrastive_loss(
     with torch.autocast(query.device.type, enabled=False):
         query, item = F.normalize(query.float(), dim=1), F.normalize(item.float(), dim=1)
         own = torch.arange(len(query), device=query.device) + rank() * len(query)
-        to_items = query @ gather_rows(item).T / temperature  # (n, batch)
-        to_queries = item @ gather_rows(query).T / temperature
+        to_items = query @ all_gather_rows(item).T / temperature  # (n, batch)
+        to_queries = item @ all_gather_rows(query).T / temperature
         if positive is not None:
             others = positive.clone().fill_diagonal_(False)
             to_items = to_items.masked_fill(others[own], -torch.inf)

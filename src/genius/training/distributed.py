@@ -1,12 +1,12 @@
-"""Several processes as one: each holds a part of every batch, gradients and losses are those of the whole.
+"""Data-parallel training under `torchrun`: each process has its part of every batch.
 
-Start with `torchrun`; without it every function here is the identity, so callers never ask.
+Without torchrun there is one process and every function here does nothing, so callers need not ask.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -15,20 +15,23 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from genius.errors import BadInput
+
+Step = Callable[[int], Mapping[str, Tensor]]  # step number -> losses; "loss" is the one to minimise
 
 TIMEOUT_S = 600.0  # a process that waits longer for the others gives up; GENIUS_TIMEOUT_S changes it
 
 
-def world() -> int:
+def world_size() -> int:
     """How many processes train together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
     """The number of this process, from 0."""
-    return dist.get_rank() if world() > 1 else 0
+    return dist.get_rank() if world_size() > 1 else 0
 
 
 def is_main() -> bool:
@@ -37,7 +40,7 @@ def is_main() -> bool:
 
 
 @contextmanager
-def processes(device: str = "auto") -> Iterator[torch.device]:
+def process_group(device: str = "auto") -> Iterator[torch.device]:
     """The device to train on (`auto`, `cpu`, `cuda`), inside torchrun's process group where there is one.
 
     A process that dies ends the others through torchrun; one that hangs, through the timeout.
@@ -47,7 +50,7 @@ def processes(device: str = "auto") -> Iterator[torch.device]:
     elif device.startswith("cuda") and not torch.cuda.is_available():
         raise BadInput(f"device {device!r}: no CUDA device here; use --set device=cpu")
     chosen = torch.device(device)
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or world() > 1:
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or world_size() > 1:
         yield chosen
         return
     from torch.distributed.distributed_c10d import PrefixStore
@@ -68,18 +71,22 @@ def processes(device: str = "auto") -> Iterator[torch.device]:
         dist.destroy_process_group()
 
 
-def my_part(batch: int) -> slice:
+def rank_slice(batch: int) -> slice:
     """The rows of a batch that belong to this process; all parts have the same size."""
-    if batch % world():
-        raise BadInput(f"batch {batch} cannot be split over {world()} processes: choose a multiple of it")
-    size = batch // world()
+    if batch % world_size():
+        raise BadInput(
+            f"batch {batch} cannot be split over {world_size()} processes: choose a multiple of it"
+        )
+    size = batch // world_size()
     return slice(rank() * size, (rank() + 1) * size)
 
 
 class _Gather(torch.autograd.Function):
+    """all_gather with gradients; torch's own is deprecated in 2.13 for a function of a private module."""
+
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:
-        parts = [torch.empty_like(rows) for _ in range(world())]
+        parts = [torch.empty_like(rows) for _ in range(world_size())]
         dist.all_gather(parts, rows.contiguous())
         ctx.count = len(rows)
         return torch.cat(parts)
@@ -91,51 +98,62 @@ class _Gather(torch.autograd.Function):
         return total[rank() * ctx.count : (rank() + 1) * ctx.count]
 
 
-def gather_rows(rows: Tensor) -> Tensor:
+def all_gather_rows(rows: Tensor) -> Tensor:
     """The rows of all processes in rank order, (world * n, ...); gradients flow back to their owners."""
-    if world() == 1:
+    if world_size() == 1:
         return rows
     gathered: Tensor = _Gather.apply(rows)  # type: ignore[no-untyped-call]
     return gathered
 
 
-def sum_over_processes(values: Tensor) -> Tensor:
+def all_reduce_sum(values: Tensor) -> Tensor:
     """`values` summed over the processes, in place; no gradient."""
-    if world() > 1:
+    if world_size() > 1:
         dist.all_reduce(values)
     return values
 
 
-def mean_over_processes(values: Tensor) -> Tensor:
+def all_reduce_mean(values: Tensor) -> Tensor:
     """`values` averaged over the processes, in place; no gradient."""
-    return sum_over_processes(values).div_(world()) if world() > 1 else values
+    return all_reduce_sum(values).div_(world_size()) if world_size() > 1 else values
 
 
-def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Give every process the mean of all gradients: one message for all parameters."""
-    if world() == 1:
-        return
-    parameters = list(parameters)
-    grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    flat = torch.cat([grad.reshape(-1) for grad in grads])
-    mean_over_processes(flat)
-    start = 0
-    for parameter in parameters:
-        parameter.grad = flat[start : start + parameter.numel()].view_as(parameter)
-        start += parameter.numel()
+class _StepModule(nn.Module):
+    """A training step as the forward of a module, which is what DistributedDataParallel wraps."""
+
+    def __init__(self, module: nn.Module, step: Step) -> None:
+        super().__init__()
+        self.module, self.step = module, step
+
+    def forward(self, number: int) -> dict[str, Tensor]:
+        """The losses of a step; only `loss` keeps its graph, so that no other output waits for a gradient."""
+        losses = self.step(number)
+        return {name: value if name == "loss" else value.detach() for name, value in losses.items()}
 
 
-def same_everywhere(module: nn.Module) -> None:
+def data_parallel(module: nn.Module, step: Step) -> Step:
+    """`step` whose backward averages the gradients of `module` over all processes, overlapped with it.
+
+    Every process starts with the weights and buffers of process 0. Buffers are not synchronised again: those
+    that learn (codebooks) are reduced where they are updated.
+    """
+    if world_size() == 1:
+        return step
+    wrapped = _StepModule(module, step)
+    return DistributedDataParallel(wrapped, broadcast_buffers=False, find_unused_parameters=True)
+
+
+def broadcast_module(module: nn.Module) -> None:
     """Give every process the weights and buffers of process 0."""
-    if world() > 1:
+    if world_size() > 1:
         with torch.no_grad():
             for tensor in (*module.parameters(), *module.buffers()):
                 dist.broadcast(tensor, 0)
 
 
-def from_main(values: dict[str, float]) -> dict[str, float]:
+def broadcast_values(values: dict[str, float]) -> dict[str, float]:
     """The values of process 0, so that all processes take the same decision."""
-    if world() == 1:
+    if world_size() == 1:
         return values
     holder: list[Any] = [values]
     dist.broadcast_object_list(holder, 0)
@@ -143,22 +161,22 @@ def from_main(values: dict[str, float]) -> dict[str, float]:
     return received
 
 
-def seen_by_all(file: Path) -> bool:
+def exists_on_all_ranks(file: Path) -> bool:
     """Whether a file is there; raises BadInput if some processes see it and others do not."""
     here = file.exists()
-    if world() == 1:
+    if world_size() == 1:
         return here
-    seen: list[Any] = [None] * world()
+    seen: list[Any] = [None] * world_size()
     dist.all_gather_object(seen, here)
     if len(set(seen)) > 1:
         raise BadInput(
-            f"{file} is seen by {sum(seen)} of {world()} processes: "
+            f"{file} is seen by {sum(seen)} of {world_size()} processes: "
             "give --to a folder that all machines share, under the same path"
         )
     return here
 
 
-def wait_for_all() -> None:
+def barrier() -> None:
     """Wait until every process is here."""
-    if world() > 1:
+    if world_size() > 1:
         dist.barrier()

@@ -28,7 +28,6 @@ from genius.training.journal import Journal
 from genius.training.schedule import adamw, rate_at, trainable
 from genius.weights import load_weights, save_weights
 
-Step = Callable[[int], Mapping[str, Tensor]]  # step number -> losses; "loss" is the one to minimise
 Validate = Callable[[], Mapping[str, float]]
 
 
@@ -58,7 +57,7 @@ class _Progress:
 def run(
     name: str,
     module: nn.Module,
-    step: Step,
+    step: distributed.Step,
     config: OptimiserConfig,
     *,
     folder: Path,
@@ -77,19 +76,19 @@ def run(
     called in eval mode every `config.check_every` steps; `figure` is the one of its figures to maximise.
     Raises TrainingStopped with step and figure when a loss or the gradient is not finite.
     """
-    distributed.my_part(config.batch)  # refuse a batch that cannot be split before any work
+    distributed.rank_slice(config.batch)  # refuse a batch that cannot be split before any work
     device = next(module.parameters()).device
     optimiser = adamw(module, config, rate_factor)
     parameters = [p for _, p in trainable(module)]
     checkpoint, best = folder / "checkpoint.safetensors", folder / "best.safetensors"
     marks = _marks(config, seed, settings or {})
     state = _Progress()
-    if distributed.seen_by_all(checkpoint):
+    if distributed.exists_on_all_ranks(checkpoint):
         _refuse_other(checkpoint, marks)
         stored = load_checkpoint(checkpoint, module, optimiser)
         state = _Progress(**stored["state"])
-    distributed.same_everywhere(module)
-    distributed.wait_for_all()
+    parallel_step = distributed.data_parallel(module, step)
+    distributed.barrier()
 
     window = _Window(name, device)
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bfloat16")
@@ -104,10 +103,9 @@ def run(
             for group in optimiser.param_groups:
                 group["lr"] = rate_at(config, number) * group["factor"]
             with autocast:
-                losses = dict(step(number))
+                losses = dict(parallel_step(number))
             optimiser.zero_grad(set_to_none=True)
             losses["loss"].backward()  # type: ignore[no-untyped-call]
-            distributed.average_gradients(parameters)
             losses["gradient"] = nn.utils.clip_grad_norm_(parameters, config.clip or math.inf)
             optimiser.step()
             window.add(number, losses)
@@ -131,7 +129,7 @@ def run(
                     progress = {"state": dataclasses.asdict(state), "marks": marks}
                     save_checkpoint(checkpoint, module, optimiser, progress)
                 window.restart()
-    distributed.wait_for_all()
+    distributed.barrier()
     if state.best_step not in (0, state.done):
         load_weights(module, best)
     return TrainingResult(state.done, state.best_step or state.done, state.figures, state.losses)
@@ -164,7 +162,7 @@ class _Window:
 
     def close(self) -> dict[str, float]:
         """Means over the window and the processes; raises TrainingStopped if a value was not finite."""
-        means = distributed.mean_over_processes(self.sums / self.count).tolist()  # NaN on one: NaN on all
+        means = distributed.all_reduce_mean(self.sums / self.count).tolist()  # NaN on one: NaN on all
         if not all(map(math.isfinite, means)):
             raise TrainingStopped(f"{self.name}: {self._first_bad()}; lower the rate or look at the vectors")
         now = time.perf_counter()
@@ -184,7 +182,7 @@ class _Window:
 def _validated(module: nn.Module, validate: Validate) -> dict[str, float]:
     module.eval()
     with torch.no_grad():
-        figures = distributed.from_main({name: float(value) for name, value in validate().items()})
+        figures = distributed.broadcast_values({name: float(value) for name, value in validate().items()})
     module.train()
     return figures
 

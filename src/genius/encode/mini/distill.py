@@ -106,7 +106,7 @@ def distil_images(
     The second term copies, for each view, the teacher's similarities to all other views of the batch.
     """
     device = encoder.device
-    part = distributed.my_part(plan.batch)
+    part = distributed.rank_slice(plan.batch)
 
     def step(number: int) -> dict[str, Tensor]:
         generator = generator_for(device, seed, "distillation", number)
@@ -117,7 +117,7 @@ def distil_images(
         target = F.normalize(teacher(views).float(), dim=1)
         vectors = F.normalize(encoder.image_vectors(views).float(), dim=1)
         direction = 1 - (vectors * target).sum(dim=1).mean()
-        everyone = distributed.gather_rows(target)
+        everyone = distributed.all_gather_rows(target)
         with torch.autocast(device.type, enabled=False):
             copied, given = (side @ everyone.T / SHARPNESS for side in (vectors, target))
         similar = F.kl_div(
