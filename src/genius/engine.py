@@ -250,8 +250,9 @@ class Engine:
         if found is None:
             return None
         row, record = found
-        if record.path is not None:
-            return thumbnail(open_image(record.path, at_least=side), side)
+        path = self.index.image_path(record)
+        if path is not None:
+            return thumbnail(open_image(path, at_least=side), side)
         return self.index.truth.thumbnail(row)
 
     def stats(self) -> dict[str, Any]:
@@ -289,7 +290,7 @@ class Engine:
             return self._lookup
 
     def _take(self, model: RetrievalModel) -> None:
-        self.index.require_model(model.name, model.fingerprint)
+        self.index.require_model(model.name, model.fingerprint, model.sizes, model.dim)
         self._model = model
 
     def _current(self) -> PoolView:

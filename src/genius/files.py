@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -130,5 +132,21 @@ def _sync_path(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         _sync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_regular_file(path: Path, most: int) -> bytes:
+    """The content of a plain file of at most `most` bytes; OSError for anything else, without waiting for it.
+
+    A pipe or a device that lies where a file was once is not read, however long that would take.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > most:
+            raise OSError(errno.EINVAL, "not a plain file, or too large", str(path))
+        with open(handle, "rb", closefd=False) as stream:
+            return stream.read(most)
     finally:
         os.close(handle)

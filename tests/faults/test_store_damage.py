@@ -209,7 +209,7 @@ def test_damaged_settings_come_back_from_the_generation(worker, folder):
         Index.open(folder)
     repair(folder)
     with Index.open(folder) as index:
-        index.require_model("fake", "f" * 64)
+        index.require_model("fake", "f" * 64, worker.SIZES, worker.DIM)
         assert worker.visible(index) == worker.expected(STATE)
 
 

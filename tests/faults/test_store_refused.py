@@ -91,7 +91,7 @@ def test_a_foreign_database_is_not_taken_for_an_index(tmp_path):
 def test_another_model_is_refused_with_the_cure(worker, tmp_path):
     worker.create(tmp_path)
     with Index.open(tmp_path) as index, pytest.raises(IndexMismatch, match="--to NEW_FOLDER --model mini"):
-        index.require_model("mini", "a" * 64)
+        index.require_model("mini", "a" * 64, worker.SIZES, worker.DIM)
 
 
 def test_the_store_needs_no_torch(worker, tmp_path):

@@ -130,9 +130,9 @@ def test_no_index_names_the_command_that_makes_one(tmp_path):
 
 
 def test_another_model_is_refused_with_the_cure(index):
-    index.require_model("fake", "f" * 64)
+    index.require_model("fake", "f" * 64, (3, 16, 16, 16), 8)
     with pytest.raises(IndexMismatch, match="genius index PATH --to NEW_FOLDER --model other"):
-        index.require_model("other", "0" * 64)
+        index.require_model("other", "0" * 64, (3, 16, 16, 16), 8)
 
 
 def test_threads_share_an_index(index, record, contents):

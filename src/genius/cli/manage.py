@@ -147,15 +147,21 @@ def import_(
             "--to", "--in", envvar="GENIUS_INDEX", help="Folder of the index.", show_default="./genius-index"
         ),
     ] = DEFAULT,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Take what is there of an export that is not whole.")
+    ] = False,
 ) -> None:
     """Put an exported index into a folder, or add its items to the index that is there."""
     from genius.data.remote import RemotePath, location
+    from genius.data.report import Report
     from genius.store.importing import import_file
 
-    place = location(file)
-    if not isinstance(place, RemotePath):
-        print(f"imported {import_file(place, to)}")
-        return
+    place, report = location(file), Report()
     with tempfile.TemporaryDirectory() as scratch:
-        place.download(Path(scratch) / place.name)
-        print(f"imported {import_file(Path(scratch) / place.name, to)}")
+        if isinstance(place, RemotePath):
+            place.download(Path(scratch) / place.name)
+            place = Path(scratch) / place.name
+        count = import_file(place, to, partial=partial, report=report)
+    for line in report.lines():
+        say(line)
+    print(f"imported {count}")

@@ -1,97 +1,198 @@
-"""An export back into an index, new or existing."""
+"""An export back into an index, new or existing.
+
+Everything is read and checked before anything is written. No path in an export is ever followed: one that a
+JSON line names is kept as a string, and images come from the members of a tar alone.
+"""
 
 from __future__ import annotations
 
-import re
-import tarfile
-from collections.abc import Iterable, Iterator
+import base64
+import json
+import os
+from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from genius import files
+from genius.data.images import SUFFIXES
+from genius.data.report import Report, printable
 from genius.errors import BadData, BadInput
-from genius.store import exporting
 from genius.store.connection import INDEX_FILE
-from genius.store.index import Index
-from genius.store.records import Record
+from genius.store.export_file import ExportFile, ExportLine, open_export
+from genius.store.exporting import FORMAT
+from genius.store.index import FILES, Index
+from genius.store.records import Record, Stamp
+from genius.types import Modality
+from genius.validate import valid_codes, valid_id, valid_meta, valid_text, valid_thumbnail, valid_vector
 
 BATCH = 1024  # items committed together
+OLDER = "genius-items-1"  # had no end mark
+_KINDS = {"model": str, "fingerprint": str, "sizes": list, "dim": int, "vectors": bool, "notes": dict}
+_MAX_LEVELS, _MAX_CODES, _MAX_DIM, _MAX_HASH, _MAX_PATH = 256, 1 << 16, 1 << 16, 64, 1 << 15
+_WRONG = (BadInput, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
-def import_file(file: Path, folder: Path) -> int:
+def import_file(file: Path, folder: Path, *, partial: bool = False, report: Report | None = None) -> int:
     """Put the items of an export (JSON lines or tar) into the index in `folder`, made if it is not there.
 
-    Items of equal id are replaced. Images of a tar are put beside the index, in `files/`.
+    Items of equal id are replaced. Images of a tar are put beside the index, in `files/`. An export that is
+    not whole, or has a bad item, is refused and changes nothing; with `partial`, whatever items can be used
+    are taken, and the `report` counts the others. Returns how many were taken.
     """
-    if not file.is_file():
-        raise BadInput(f"no file at {file}: give a .jsonl or .tar that `genius export` has written")
-    with file.open("rb") as stream:
-        if stream.read(1) != b"{":
-            return _import_tar(file, folder)
-        stream.seek(0)
-        head = exporting.read_head(stream.readline(), str(file))
-        records = (record for record, _ in exporting.read_records(stream, head, str(file)))
+    report = Report() if report is None else report
+    with open_export(file) as export:
+        head = read_head(export.head(), str(file))
+        if not partial:
+            _require_whole(export, head)
+        if (folder / INDEX_FILE).exists():
+            with _index(folder, head):
+                pass  # it fits; else nothing needs to be read
+        found = sum(1 for _ in _records(export, head, partial, Report()))
+        if not partial and found != head["items"]:
+            raise BadData(f"{file} has {found} items instead of {head['items']}: export the index again")
         with _index(folder, head) as index:
-            return _add(index, records)
+            return _add(index, _stored(export, _records(export, head, partial, report), index))
 
 
-def _import_tar(file: Path, folder: Path) -> int:
+def read_head(line: bytes, where: str) -> dict[str, Any]:
+    """The checked head of an export."""
     try:
-        with tarfile.open(file, "r:") as opened:  # never decompressed: a small file stays small
-            members = exporting.safe_members(opened, str(file))
-            first = _content(opened, members[0]) if members and members[0].name == exporting.HEAD else b""
-            head = exporting.read_head(first, str(file))
-            with _index(folder, head) as index:
-                return _add(index, _unpacked(opened, members, head, index.folder, str(file)))
-    except tarfile.TarError as error:
-        raise BadData(f"{file} is not an export of an index: {error}") from None
+        head: dict[str, Any] = json.loads(line)
+        right = all(isinstance(head[key], kind) for key, kind in _KINDS.items())
+        right = right and head["format"] in (FORMAT, OLDER) and 0 < len(head["sizes"]) <= _MAX_LEVELS
+        right = right and all(type(size) is int and 0 < size <= _MAX_CODES for size in head["sizes"])
+        right = right and 0 < head["dim"] <= _MAX_DIM and bool(valid_meta(head["notes"]))
+        right = right and head["model"] == printable(head["model"])
+    except _WRONG:
+        right = False
+    if not right:
+        raise BadData(f"{where} is not an export of an index: it does not begin with the head of {FORMAT}")
+    return head
 
 
-def _unpacked(
-    opened: tarfile.TarFile,
-    members: Iterable[tarfile.TarInfo],
-    head: dict[str, Any],
-    folder: Path,
-    where: str,
+def _require_whole(export: ExportFile, head: dict[str, Any]) -> None:
+    name = export.name
+    if head["format"] == OLDER:
+        raise BadData(
+            f"{name} was written by an older genius, without an end mark, so nothing tells whether it is "
+            "whole: export the index again, or import with --partial if you trust it"
+        )
+    mark = export.end_mark()
+    if mark is None:
+        raise BadData(
+            f"{name} has no end mark, so it was cut short: export the index again, or take the items that "
+            "are there with --partial"
+        )
+    if mark != {"items": head.get("items"), "digest": export.digest().hex()}:
+        raise BadData(
+            f"{name} is not as it was written: export the index again, or take the items that are "
+            "there with --partial"
+        )
+
+
+def _records(
+    export: ExportFile, head: dict[str, Any], partial: bool, report: Report
+) -> Iterator[tuple[Record, str | None]]:
+    """Records of all items, each with the name of its image member; raises BadData naming a bad one."""
+    for line in export.items():
+        try:
+            found = _record(line, head)
+            if found[1] is not None and not export.has_file(found[1]):
+                raise BadInput(f"its image {printable(found[1])} is not in the archive")
+        except _WRONG as error:
+            reason = printable(error)
+            if not partial:
+                raise BadData(f"{export.name}, {line.place}: {reason}; export the index again") from None
+            report.skip(line.place, reason)
+        else:
+            yield found
+
+
+def _record(line: ExportLine, head: dict[str, Any]) -> tuple[Record, str | None]:
+    if line.data is None:
+        raise BadInput("the line is too long")
+    fields = json.loads(line.data)
+    if not isinstance(fields, dict):
+        raise BadInput("it is not an object")
+    vector = None
+    if head["vectors"]:
+        raw = base64.b64decode(fields["vector"], validate=True)
+        if len(raw) != 2 * head["dim"]:
+            raise BadInput(f"its vector has {len(raw)} bytes instead of {2 * head['dim']}")
+        vector = valid_vector(np.frombuffer(raw, dtype="<f2").astype(np.float16), head["dim"])
+    thumbnail = fields.get("thumbnail")
+    hash = bytes.fromhex(fields["hash"])
+    image = fields.get("file")
+    if len(hash) > _MAX_HASH or not (image is None or isinstance(image, str)):
+        raise BadInput("its hash is too long, or the name of its image no string")
+    record = Record(
+        valid_id(fields["id"]),
+        Modality(fields["modality"]),
+        valid_codes(fields["codes"], head["sizes"]),
+        vector,
+        path=_path(fields.get("path")),
+        text=valid_text(fields.get("text")),
+        source=_path(fields.get("source")),
+        meta=valid_meta(fields["meta"]),
+        hash=hash,
+        stamp=Stamp(),  # the next `index` compares hashes, and until then nobody opens the path
+        thumbnail=None if thumbnail is None else valid_thumbnail(base64.b64decode(thumbnail, validate=True)),
+    )
+    return record, image
+
+
+def _path(path: object) -> str | None:
+    """`path` if it is None or a string that can name a file."""
+    if path is None:
+        return None
+    if not isinstance(path, str) or "\0" in path or not 0 < len(os.fsencode(path)) <= _MAX_PATH:
+        raise BadInput("path and source must be names of files")
+    return path
+
+
+def _stored(
+    export: ExportFile, records: Iterator[tuple[Record, str | None]], index: Index
 ) -> Iterator[Record]:
-    """Records of all item members; images are written beside the index before the items that need them."""
-    place = folder.absolute() / exporting.FILES
-    written: dict[str, str] = {}
-    for member in members:
-        kind = member.name.split("/")[0]
-        if kind == exporting.FILES:
-            with files.storage_errors(place):
-                place.mkdir(exist_ok=True)
-            data = _content(opened, member)
-            # named by its content: the archive's own name leads nowhere, and a second import changes nothing
-            target = place / (blake2b(data, digest_size=16).hexdigest() + _suffix(member.name))
-            if not target.exists():
-                files.write_file(target, [data])
-            written[member.name] = str(target)
-        elif kind == exporting.ITEMS:
-            lines = _content(opened, member).splitlines()
-            for record, image in exporting.read_records(lines, head, f"{where}, {member.name}"):
-                yield replace(record, path=written.get(image) if image is not None else None)
+    """The records as the index keeps them: with their images beside it, and vectors only if it has any."""
+    for record, image in records:
+        if index.dim is None:
+            record = replace(record, vector=None)
+        if image is not None:
+            target = _unpack(export.file(image), index.folder.absolute() / FILES, Path(image).suffix)
+            record = replace(record, path=str(target), stamp=Stamp.of(target.stat()))
+        elif export.holds_files:
+            record = replace(record, path=None)
+        yield record
+
+
+def _unpack(data: bytes, folder: Path, suffix: str) -> Path:
+    """Write an image under the digest of its content: its own name leads nowhere, and twice is once."""
+    files.make_folder(folder)
+    name = blake2b(data, digest_size=16).hexdigest() + (suffix if suffix in SUFFIXES else "")
+    if not (folder / name).exists():
+        files.write_file(folder / name, [data])
+    return folder / name
 
 
 def _index(folder: Path, head: dict[str, Any]) -> Index:
     if not (folder / INDEX_FILE).exists():
-        names = ("model", "fingerprint", "sizes", "dim", "vectors", "notes")
-        Index.create(folder, **{name: head[name] for name in names})
+        Index.create(folder, **{name: head[name] for name in _KINDS})
     index = Index.open(folder)
     try:
-        _check(index, head)
+        _require_fit(index, head)
     except BaseException:
         index.close()
         raise
     return index
 
 
-def _check(index: Index, head: dict[str, Any]) -> None:
-    index.require_model(head["model"], head["fingerprint"])
+def _require_fit(index: Index, head: dict[str, Any]) -> None:
+    index.require_model(head["model"], head["fingerprint"], head["sizes"], head["dim"])
     if index.dim is not None and not head["vectors"]:
         raise BadInput(
             f"{index.folder} keeps vectors and the export has none: "
@@ -103,18 +204,7 @@ def _add(index: Index, records: Iterator[Record]) -> int:
     count = 0
     with index.writing():
         while batch := list(islice(records, BATCH)):
-            index.add([record if index.dim is not None else replace(record, vector=None) for record in batch])
+            index.add(batch)
             count += len(batch)
         index.compact()
     return count
-
-
-def _content(opened: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    stream = opened.extractfile(member)
-    assert stream is not None, "only plain files pass safe_members"
-    return stream.read()
-
-
-def _suffix(name: str) -> str:
-    suffix = Path(name).suffix
-    return suffix if re.fullmatch(r"\.[a-z0-9]{1,5}", suffix) else ""

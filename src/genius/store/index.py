@@ -30,6 +30,7 @@ from genius.store.snapshot import GenerationRef, Snapshot
 from genius.store.truth import Truth
 
 LOCK = "writer.lock"
+FILES = "files"  # folder of the images that were imported with their items
 LAYOUT = "trie-1"  # form of the arrays of a generation; changes when they do
 SETTINGS = (
     "model",
@@ -115,9 +116,26 @@ class Index:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def require_model(self, name: str, fingerprint: str) -> None:
+    def image_path(self, record: Record) -> str | None:
+        """The file with the image of an item, if it may be opened.
+
+        That is a file which this engine has read itself or has unpacked beside the index; a path that came
+        with an import is just a string.
+        """
+        if record.path is None or record.stamp.seen_ns > 0:
+            return record.path
+        own = self.folder.absolute() / FILES / Path(record.path).name
+        return record.path if record.path == str(own) else None
+
+    def require_model(self, name: str, fingerprint: str, sizes: Sequence[int], dim: int) -> None:
         """Raise IndexMismatch, with the cure, unless the index was made by this very model."""
-        if fingerprint != self.settings["fingerprint"]:
+        same = fingerprint == self.settings["fingerprint"]
+        if same and (list(sizes) != self.settings["sizes"] or dim != self.settings["dim"]):
+            raise IndexMismatch(
+                f"{self.folder} has codes or vectors of other sizes than its model {name!r}, which no index "
+                f"has: make a new one with `genius index PATH --to NEW_FOLDER --model {name}`"
+            )
+        if not same:
             raise IndexMismatch(
                 f"{self.folder} was made by the model {self.settings['model']!r} "
                 f"({self.settings['fingerprint'][:12]}), not by {name!r} ({fingerprint[:12]}): "
