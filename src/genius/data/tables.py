@@ -19,9 +19,9 @@ from genius.data.remote import RemotePath, is_uri, location
 from genius.data.report import Report, is_printable, printable
 from genius.data.tars import read_tar
 from genius.data.texts import UserText, clean_text
+from genius.data.validate import valid_meta
 from genius.errors import BadData, BadInput
 from genius.types import Item
-from genius.validate import valid_meta
 
 JSON_SUFFIXES = (".jsonl", ".ndjson")
 DELIMITERS = {".csv": ",", ".tsv": "\t"}

@@ -11,6 +11,7 @@ import numpy as np
 
 from genius.data.remote import fetched
 from genius.data.report import Report, printable
+from genius.data.validate import valid_id
 from genius.errors import BadInput, GeniusError
 from genius.ingest.item import PendingItem, read_item
 from genius.ingest.result import AddResult
@@ -18,7 +19,6 @@ from genius.retrieval_model import RetrievalModel
 from genius.store.index import Index
 from genius.store.records import Amendment, Known, Record
 from genius.types import Item
-from genius.validate import valid_id
 
 BATCH = 64  # items encoded and committed together
 READERS = 4  # threads that read and decode files

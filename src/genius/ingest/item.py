@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from genius.data.images import MAX_BYTES, open_image
 from genius.data.report import printable
 from genius.data.texts import UserText, clean_text
+from genius.data.validate import valid_id, valid_meta
 from genius.errors import BadImage, BadInput
 from genius.store.records import Amendment, Known, Stamp
 from genius.types import Item, Modality
-from genius.validate import valid_id, valid_meta
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -18,9 +18,9 @@ from pydantic import (
 )
 
 from genius.data.texts import MAX_CHARS
+from genius.data.validate import MAX_ID
 from genius.serve.limits import Limits
 from genius.types import Modality
-from genius.validate import MAX_ID
 
 MAX_INSTRUCTION = 1000
 

@@ -21,6 +21,7 @@ import numpy as np
 from genius import files
 from genius.data.images import SUFFIXES
 from genius.data.report import Report, printable
+from genius.data.validate import valid_codes, valid_id, valid_meta, valid_text, valid_thumbnail, valid_vector
 from genius.errors import BadData, BadInput
 from genius.store.connection import INDEX_FILE
 from genius.store.export_file import ExportFile, ExportLine, open_export
@@ -28,7 +29,6 @@ from genius.store.exporting import FORMAT
 from genius.store.index import FILES, Index
 from genius.store.records import Record, Stamp
 from genius.types import Modality
-from genius.validate import valid_codes, valid_id, valid_meta, valid_text, valid_thumbnail, valid_vector
 
 BATCH = 1024  # items committed together
 OLDER = "genius-items-1"  # had no end mark

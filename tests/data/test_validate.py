@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genius.errors import BadInput
-from genius.validate import (
+from genius.data.validate import (
     MAX_ID,
     MAX_META_DEPTH,
     valid_codes,
@@ -20,6 +19,7 @@ from genius.validate import (
     valid_thumbnail,
     valid_vector,
 )
+from genius.errors import BadInput
 
 
 def nested(depth, inner=None):
