@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from genius.serve.limits import MB, Limits
+
 REPOSITORY = Path(__file__).parents[2]
 SCRIPT = runpy.run_path(str(REPOSITORY / "docs" / "figures.py"), run_name="figures")
 PLAIN = {"3.11", "4.0", "0.59", "5.6"}  # versions, and what the paper reports
@@ -76,3 +78,11 @@ def test_recipes_that_were_tried_have_the_shares_of_their_file():
             )
     assert len(shown) > 15
     assert shown <= measured
+
+
+def test_limits_on_the_deployment_page_are_those_of_the_server():
+    page = (REPOSITORY / "docs/deploy.md").read_text()
+    limits = Limits()
+    assert f"client_max_body_size {limits.body // MB}m;" in page
+    assert f"changes may take up to {limits.write_s:.0f} s" in page
+    assert f"SIGTERM lets requests under way finish ({limits.stop_s} seconds at most)" in page
