@@ -1,0 +1,69 @@
+"""What README says in words holds of the figures; a claim that no longer holds has to be rewritten."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+README = re.sub(r"\s+", " ", (REPOSITORY / "README.md").read_text(encoding="utf-8"))
+figure = runpy.run_path(str(REPOSITORY / "docs" / "figures.py"), run_name="figures")["lookup"]
+
+
+def hit(setting: str, system: str) -> float:
+    return figure(f"results-{setting}.json > mean > {system} > headline")
+
+
+def grown(system: str, items: int) -> float:
+    return figure(f"frontier-cpu.json > points > system={system}&items={items} > hit_at_5")
+
+
+def lookup_time(items: int, how: str, what: str) -> float:
+    return figure(f"speed-cpu.json > lookup > {items} > {how} > {what}")
+
+
+CLAIMS = {
+    "codes alone are ahead of FAISS at the same size in the universal pool": lambda: (
+        hit("universal", "genius+codes") > max(hit("universal", "faiss-rq"), hit("universal", "ivf-pq"))
+    ),
+    "behind its residual quantizer in small pools": lambda: (
+        hit("local", "genius+codes") < hit("local", "faiss-rq")
+    ),
+    "is over 300 times as large": lambda: (
+        300 * figure("results-universal.json > rows > 0 > pool_items") < 5.6e6
+    ),
+    "on a CPU it is slower": lambda: (
+        figure("frontier-cpu.json > points > system=genius&items=16618 > milliseconds")
+        > figure("frontier-cpu.json > points > system=lookup+codes&items=16618 > milliseconds")
+    ),
+    "Codes alone lose accuracy as the pool grows": lambda: (
+        grown("lookup+codes", 200_000) / grown("exact", 200_000)
+        < grown("lookup+codes", 50_000) / grown("exact", 50_000)
+        < hit("universal", "genius+codes") / hit("universal", "exact")
+    ),
+    "Exact search is faster in small pools": lambda: (
+        figure("frontier-cpu.json > points > system=exact&items=2000 > milliseconds")
+        < figure("frontier-cpu.json > points > system=lookup+vectors&items=2000 > milliseconds")
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_claim_is_made_and_holds(claim):
+    assert claim in README, "the sentence has changed: change this test with it"
+    assert CLAIMS[claim](), "the figures say otherwise now: rewrite the sentence"
+
+
+def test_hnsw_is_faster_at_any_size_with_embeddings_in_memory():
+    """At every size, one of HNSW's settings finds as much as lookup with embeddings in less time."""
+    assert "HNSW with all embeddings in memory in any" in README
+    for items in (10_000, 100_000, 1_000_000):
+        recall, time = (lookup_time(items, "lookup, vectors", what) for what in ("recall", "ms"))
+        rivals = [f"faiss hnsw, ef {effort}" for effort in (8, 16, 32, 64, 128)]
+        assert any(
+            lookup_time(items, one, "recall") >= recall and lookup_time(items, one, "ms") < time
+            for one in rivals
+        )
