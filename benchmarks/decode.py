@@ -38,7 +38,8 @@ from pools import versions
 
 from genius.convert.decoder import to_released
 from genius.decode.initial import initialise
-from genius.decode.model import Decoder, DecoderShape
+from genius.decode.model import Decoder
+from genius.decode.shape import DecoderShape
 from genius.search.options import SearchOptions
 from genius.search.rank import RankedItems
 from genius.search.searcher import Searcher

@@ -182,7 +182,8 @@ def scale(args: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     from genius.decode.initial import initialise
-    from genius.decode.model import Decoder, DecoderShape
+    from genius.decode.model import Decoder
+    from genius.decode.shape import DecoderShape
 
     one_thread()
     few, many = (20_000, 100_000) if args.tiny else (1_000_000, args.scale)
@@ -316,7 +317,8 @@ def profile(args: argparse.Namespace) -> dict[str, Any]:
     from torch.profiler import profile as torch_profile
 
     from genius.decode.initial import initialise
-    from genius.decode.model import Decoder, DecoderShape
+    from genius.decode.model import Decoder
+    from genius.decode.shape import DecoderShape
 
     one_thread()
     items = 20_000 if args.tiny else 1_000_000

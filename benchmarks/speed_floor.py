@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from genius.decode.model import DecoderShape
+from genius.decode.shape import DecoderShape
 
 LEAVES = 1.28  # a beam, where the decoder scores them
 

@@ -20,7 +20,8 @@ from speed_cpu import K, codebooks, multiplied, quantized, recall
 from torch.nn import functional as F
 
 from genius.decode.initial import initialise
-from genius.decode.model import Decoder, DecoderShape
+from genius.decode.model import Decoder
+from genius.decode.shape import DecoderShape
 from genius.search.codebooks import Codebooks
 from genius.search.gpu.fixed_decoder import FixedDecoder
 from genius.search.gpu.fixed_lookup import FixedLookup

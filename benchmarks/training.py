@@ -26,11 +26,11 @@ import torch
 from genius.config import OptimiserConfig
 from genius.data.pairs import Pairs, build_pairs
 from genius.decode.initial import fresh_decoder
-from genius.decode.model import DecoderShape
-from genius.decode.targets import Softness
-from genius.decode.train import Lesson, train_decoder
+from genius.decode.shape import DecoderShape
+from genius.decode.targets import SoftTargetOptions
+from genius.decode.train import DecoderObjective, train_decoder
 from genius.quantize.model import Quantizer
-from genius.quantize.train import Objective, train_quantizer
+from genius.quantize.train import QuantizerObjective, train_quantizer
 from genius.training.journal import read_log
 
 MBEIR_PAIRS = 1_100_000
@@ -101,7 +101,7 @@ class Bench:
             "quantizer",
             plan,
             lambda folder: train_quantizer(
-                self.quantizer, self.pairs, None, plan, Objective(), folder=folder, seed=0,
+                self.quantizer, self.pairs, None, plan, QuantizerObjective(), folder=folder, seed=0,
                 kmeans_sample=self.count, least_purity=0.0, least_usage=0.0, show=False,
             ),
         )  # fmt: skip
@@ -110,12 +110,12 @@ class Bench:
         plan = self.plan(batch, compiled)
         shape = DecoderShape.preset("mini" if self.tiny else "t5-small", self.dim, self.sizes)
         decoder = fresh_decoder(shape, self.quantizer.residual.codebooks(), seed=0).to(self.device)
-        lesson = Lesson(soft=Softness() if targets == "soft" else None)
+        objective = DecoderObjective(soft=SoftTargetOptions() if targets == "soft" else None)
         row = timed(
             "decoder",
             plan,
             lambda folder: train_decoder(
-                decoder, self.quantizer, self.pairs, None, plan, lesson, folder=folder, seed=0, show=False
+                decoder, self.quantizer, self.pairs, None, plan, objective, folder=folder, seed=0, show=False
             ),
         )
         return {**row, "targets": targets}

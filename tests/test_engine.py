@@ -320,7 +320,8 @@ def test_level_zero_may_be_something_else_than_the_modality(tmp_path, fake, pict
 def test_the_decoder_generates_the_same_pool(tmp_path, fake, pictures):
     """With few items every one is reached, so generating finds what there is; vectors then rank it."""
     torch = pytest.importorskip("torch")
-    from genius.decode.model import Decoder, DecoderShape
+    from genius.decode.model import Decoder
+    from genius.decode.shape import DecoderShape
 
     torch.manual_seed(0)
     model = fake.FakeModel()
@@ -338,7 +339,8 @@ def test_the_decoder_generates_the_same_pool(tmp_path, fake, pictures):
 def test_a_real_model_with_random_weights(tmp_path, fake, pictures):
     """The same engine on the project's own quantizer and decoder; a query's image is encoded once."""
     torch = pytest.importorskip("torch")
-    from genius.decode.model import Decoder, DecoderShape
+    from genius.decode.model import Decoder
+    from genius.decode.shape import DecoderShape
     from genius.model import Model
     from genius.quantize.model import Quantizer
 

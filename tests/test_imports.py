@@ -101,7 +101,7 @@ def test_help_names_the_program() -> None:
 # --- the rooms -------------------------------------------------------------------------------------------
 
 # names of public classes that occur twice
-KNOWN_TWICE = {"Asked", "Found", "Health", "Plan", "Searcher"}
+KNOWN_TWICE = {"Asked", "Found", "Plan", "Searcher"}
 BY_NAME = re.compile(r"genius(\.\w+)+:\w+")  # an entry of a registry: "module:function"
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from genius.data.instructions import clean, query_text
 from genius.decode.initial import fresh_decoder
-from genius.decode.model import DecoderShape
+from genius.decode.shape import DecoderShape
 from genius.decode.weights import save_decoder
 from genius.errors import ModelMismatch, ModelNotFound
 from genius.model import MODELS, Model, model_folder

@@ -89,7 +89,7 @@ def test_a_shipped_recipe_begins_with_its_command(file: Path) -> None:
 
 @pytest.mark.parametrize("file", SHIPPED, ids=[file.stem for file in SHIPPED])
 def test_what_a_shipped_recipe_describes_can_be_built(file: Path) -> None:
-    from genius.decode.model import DecoderShape
+    from genius.decode.shape import DecoderShape
     from genius.encode.base import ENCODERS
     from genius.quantize.residual import code_sizes
     from genius.training.schedule import rate_at

@@ -17,7 +17,8 @@ from genius.convert.decoder import (
 )
 from genius.convert.quantizer import convert_quantizer, quantizer_from_released, quantizer_to_released
 from genius.decode.initial import initialise
-from genius.decode.model import Decoder, DecoderShape
+from genius.decode.model import Decoder
+from genius.decode.shape import DecoderShape
 from genius.decode.weights import load_decoder
 from genius.errors import ModelMismatch
 from genius.quantize.model import load_quantizer

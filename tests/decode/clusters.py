@@ -17,11 +17,12 @@ from torch.nn import functional as F
 from genius.config import OptimiserConfig
 from genius.data.pairs import Pairs, build_pairs
 from genius.decode.initial import fresh_decoder
-from genius.decode.model import Decoder, DecoderShape
+from genius.decode.model import Decoder
 from genius.decode.rivals import Rivals
-from genius.decode.targets import Softness
-from genius.decode.train import Lesson, train_decoder
-from genius.quantize.codebooks import start_codebooks
+from genius.decode.shape import DecoderShape
+from genius.decode.targets import SoftTargetOptions
+from genius.decode.train import DecoderObjective, train_decoder
+from genius.quantize.codebooks import init_codebooks
 from genius.quantize.model import Quantizer
 from genius.training.distributed import process_group
 
@@ -67,7 +68,7 @@ def make_world() -> World:
     train, val = (make_pairs(centres, signs, items, generator) for items in (600, 120))
     quantizer = Quantizer(DIM, SIZES, fusion="sum").eval()
     z = quantizer(*train.item_parts(torch.arange(train.items)))
-    start_codebooks(quantizer.residual, z, train.item_modality, generator)
+    init_codebooks(quantizer.residual, z, train.item_modality, generator)
     return World(train, val, quantizer)
 
 
@@ -90,9 +91,9 @@ def main(folder: str, dropout: str = "0", die_at: str = "-1") -> None:
             world.train,
             world.val,
             OptimiserConfig(steps=30, batch=32, rate=3e-3, warmup=3, check_every=10),
-            Lesson(
+            DecoderObjective(
                 plain=0.3,
-                soft=Softness(softness=0.3, hard_share=0.2),
+                soft=SoftTargetOptions(softness=0.3, hard_share=0.2),
                 indexing=0.1,
                 rivals=Rivals(0.5, 3, 200),
             ),

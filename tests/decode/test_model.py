@@ -8,7 +8,9 @@ from torch import Tensor
 
 from genius.convert.decoder import to_released
 from genius.decode.initial import init_from_codebooks, initialise
-from genius.decode.model import PRESETS, Decoder, DecoderShape, DecoderState, distance_buckets
+from genius.decode.layer import distance_buckets
+from genius.decode.model import Decoder, DecoderState
+from genius.decode.shape import PRESETS, DecoderShape
 from genius.errors import BadInput
 
 SIZES = (3, 7, 5, 7)

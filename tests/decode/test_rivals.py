@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from genius.data.pairs import Pairs, build_pairs
-from genius.decode.rivals import Rivals, line_up, list_loss
+from genius.decode.rivals import Rivals, list_loss, nearest_rivals
 
 Z = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.8, 0.2], [0.0, 1.0], [0.7, 0.3]])
 CODES = torch.tensor([[0, 1], [0, 1], [0, 2], [1, 0], [0, 3]])
@@ -32,7 +32,7 @@ def pairs() -> Pairs:
 def test_nearest_items_are_lined_up_behind_the_target(pairs: Pairs) -> None:
     query, target = torch.tensor([0, 1]), torch.tensor([0, 3])
     z = torch.tensor([[1.0, 0.0], [0.6, 0.4]])
-    row, usable = line_up(z, query, target, torch.arange(5), Z, CODES, pairs, count=4)
+    row, usable = nearest_rivals(z, query, target, torch.arange(5), Z, CODES, pairs, count=4)
     assert row.tolist() == [[0, 0, 1, 2, 4], [3, 0, 1, 2, 4]]
     # query 0: item 0 is the target, 1 has its codes, 2 is another positive; query 1: all are rivals
     assert usable.tolist() == [[True, False, False, False, True], [True, True, True, True, True]]
@@ -52,7 +52,7 @@ def test_loss_by_hand() -> None:
 
 
 def test_small_pools_are_searched_whole_and_large_ones_by_a_sample() -> None:
-    draw = Rivals(drawn=8).draw
+    draw = Rivals(drawn=8).sample
     assert draw(5, torch.Generator()).tolist() == [0, 1, 2, 3, 4]
     sample = draw(100, torch.Generator().manual_seed(0))
     assert len(sample) == 8

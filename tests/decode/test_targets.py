@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from genius.decode.targets import Softness, SoftTargets, level_losses, mean_nearest, residuals
+from genius.decode.targets import SoftTargetOptions, SoftTargets, level_losses, mean_nearest, residuals
 
 BOOKS = [
     torch.tensor([[1.0, 0.0], [0.0, 1.0]]),
@@ -31,7 +31,7 @@ def test_residual_and_nearest_distance_by_hand() -> None:
 
 
 def test_soft_target_by_hand() -> None:
-    make = SoftTargets(BOOKS, [0.09, 0.04], Softness(softness=0.5))  # T = 0.02 at level 1
+    make = SoftTargets(BOOKS, [0.09, 0.04], SoftTargetOptions(softness=0.5))  # T = 0.02 at level 1
     (target,) = make(Z, Z, CODES)
     # r = (0, 0.3): squared distances 0.09, 0.04 and 0.25 + 0.09
     expected = softmax(-0.09 / 0.02, -0.04 / 0.02, -0.34 / 0.02)
@@ -39,27 +39,29 @@ def test_soft_target_by_hand() -> None:
 
 
 def test_soft_target_follows_the_items_own_codes_not_the_nearest() -> None:
-    make = SoftTargets(BOOKS, [1.0, 1.0], Softness(softness=1.0))
+    make = SoftTargets(BOOKS, [1.0, 1.0], SoftTargetOptions(softness=1.0))
     (target,) = make(Z, Z, torch.tensor([[1, 0]]))
     # r = (1, -0.7): squared distances 1.49, 1 + 1.44, 0.25 + 0.49
     torch.testing.assert_close(target, torch.tensor([softmax(-1.49, -2.44, -0.74)]))
 
 
 def test_a_small_temperature_gives_the_nearest_code() -> None:
-    (target,) = SoftTargets(BOOKS, [0.09, 0.04], Softness(softness=0.01))(Z, Z, CODES)
+    (target,) = SoftTargets(BOOKS, [0.09, 0.04], SoftTargetOptions(softness=0.01))(Z, Z, CODES)
     torch.testing.assert_close(target, torch.tensor([[0.0, 1.0, 0.0]]))
 
 
 def test_query_turns_the_target() -> None:
     query = torch.tensor([[1.6, 0.3]])
-    (half,) = SoftTargets(BOOKS, [1.0, 1.0], Softness(softness=1.0, toward_query=0.5))(query, Z, CODES)
+    (half,) = SoftTargets(BOOKS, [1.0, 1.0], SoftTargetOptions(softness=1.0, toward_query=0.5))(
+        query, Z, CODES
+    )
     # r = (1.3, 0.3) - (1, 0): squared distances 0.18, 0.09 + 0.04, 0.04 + 0.09
     torch.testing.assert_close(half, torch.tensor([softmax(-0.18, -0.13, -0.13)]))
 
 
 def test_lookup_share_by_hand() -> None:
     query = torch.tensor([[0.6, 0.8]])
-    values = Softness(softness=1.0, lookup_share=0.25, lookup_temperature=0.1)
+    values = SoftTargetOptions(softness=1.0, lookup_share=0.25, lookup_temperature=0.1)
     (target,) = SoftTargets(BOOKS, [1.0, 1.0], values)(query, Z, CODES)
     near, lookup = softmax(-0.09, -0.04, -0.34), softmax(0.0, 4.0, 3.0)
     expected = [0.75 * a + 0.25 * b for a, b in zip(near, lookup, strict=True)]
@@ -67,7 +69,9 @@ def test_lookup_share_by_hand() -> None:
 
 
 def test_without_a_modality_level_every_level_is_soft() -> None:
-    first, second = SoftTargets(BOOKS, [1.0, 1.0], Softness(softness=1.0), first_level=0)(Z, Z, CODES)
+    first, second = SoftTargets(BOOKS, [1.0, 1.0], SoftTargetOptions(softness=1.0), first_level=0)(
+        Z, Z, CODES
+    )
     torch.testing.assert_close(first, torch.tensor([softmax(-0.09, -1.49)]))
     assert second.shape == (1, 3)
 
@@ -87,7 +91,7 @@ def test_loss_of_hard_soft_and_mixed_targets() -> None:
 def test_targets_carry_no_gradient_and_ignore_autocast() -> None:
     z = F.normalize(torch.randn(8, 2, generator=torch.Generator().manual_seed(0)), dim=1).requires_grad_()
     codes = torch.tensor([[0, 1]]).expand(8, 2)
-    make = SoftTargets(BOOKS, [0.1, 0.1], Softness())
+    make = SoftTargets(BOOKS, [0.1, 0.1], SoftTargetOptions())
     (plain,) = make(z, z, codes)
     with torch.autocast("cpu", torch.bfloat16):
         (cast,) = make(z, z, codes)

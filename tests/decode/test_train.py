@@ -18,13 +18,14 @@ from torch.nn import functional as F
 from genius.config import OptimiserConfig
 from genius.data.pairs import Pairs, build_pairs
 from genius.decode.initial import fresh_decoder
-from genius.decode.model import DecoderShape
 from genius.decode.rivals import Rivals
-from genius.decode.targets import Softness
-from genius.decode.train import Check, Lesson, train_decoder, validator
+from genius.decode.shape import DecoderShape
+from genius.decode.targets import SoftTargetOptions
+from genius.decode.train import DecoderObjective, train_decoder
+from genius.decode.validation import DecoderValidation, validator
 from genius.decode.vectors import QueryVectors, encode_items
 from genius.errors import BadInput, TrainingStopped
-from genius.quantize.codebooks import start_codebooks
+from genius.quantize.codebooks import init_codebooks
 from genius.quantize.model import Quantizer
 from genius.training.journal import read_log
 
@@ -33,7 +34,7 @@ BENCH = Path(__file__).resolve().parents[2].parent / "shared" / "bench"
 
 
 def learn(
-    world: Any, folder: Path, lesson: Lesson, plan: OptimiserConfig = SHORT, **named: Any
+    world: Any, folder: Path, objective: DecoderObjective, plan: OptimiserConfig = SHORT, **named: Any
 ) -> tuple[list[Any], Any]:
     decoder = named.pop("decoder", None) or world.decoder()
     result = train_decoder(
@@ -42,7 +43,7 @@ def learn(
         world.train,
         world.val,
         plan,
-        lesson,
+        objective,
         folder=folder,
         seed=1,
         show=False,
@@ -51,33 +52,33 @@ def learn(
     return [line["loss"] for line in read_log(folder / "log.jsonl") if "loss" in line], result
 
 
-@pytest.mark.parametrize("soft", [None, Softness(softness=0.3, lookup_share=0.2, toward_query=0.2)])
-def test_loss_falls_and_hit_rate_rises(world: Any, tmp_path: Path, soft: Softness | None) -> None:
-    untrained = validator(world.decoder().eval(), world.quantizer, world.val, Check())()
-    losses, result = learn(world, tmp_path, Lesson(soft=soft, plain=0.3))
+@pytest.mark.parametrize("soft", [None, SoftTargetOptions(softness=0.3, lookup_share=0.2, toward_query=0.2)])
+def test_loss_falls_and_hit_rate_rises(world: Any, tmp_path: Path, soft: SoftTargetOptions | None) -> None:
+    untrained = validator(world.decoder().eval(), world.quantizer, world.val, DecoderValidation())()
+    losses, result = learn(world, tmp_path, DecoderObjective(soft=soft, plain=0.3))
     assert losses[-1] < 0.8 * losses[0]
     assert result.figures["hit@5"] > 0.6 > 3 * untrained["hit@5"]
     assert result.figures["hit@1"] <= result.figures["hit@5"] <= result.figures["hit@10"]
 
 
 @pytest.mark.parametrize(
-    "lesson",
+    "objective",
     [
-        Lesson("released"),
-        Lesson("none", indexing=0.5),
-        Lesson(soft=Softness(hard_share=0.5)),
-        Lesson(soft=Softness(), rivals=Rivals(count=4, drawn=100), indexing=0.2),
+        DecoderObjective("released"),
+        DecoderObjective("none", indexing=0.5),
+        DecoderObjective(soft=SoftTargetOptions(hard_share=0.5)),
+        DecoderObjective(soft=SoftTargetOptions(), rivals=Rivals(count=4, drawn=100), indexing=0.2),
     ],
 )
-def test_every_lesson_runs(world: Any, tmp_path: Path, lesson: Lesson) -> None:
+def test_every_objective_runs(world: Any, tmp_path: Path, objective: DecoderObjective) -> None:
     plan = OptimiserConfig(steps=40, batch=32, rate=3e-3, check_every=20)
-    losses, _ = learn(world, tmp_path, lesson, plan)
+    losses, _ = learn(world, tmp_path, objective, plan)
     assert losses[-1] < losses[0]
 
 
 def test_narrow_numbers_learn_too(world: Any, tmp_path: Path) -> None:
     plan = OptimiserConfig(steps=40, batch=32, rate=3e-3, check_every=20, precision="bfloat16")
-    losses, result = learn(world, tmp_path, Lesson(soft=Softness()), plan)
+    losses, result = learn(world, tmp_path, DecoderObjective(soft=SoftTargetOptions()), plan)
     assert losses[-1] < losses[0]
     assert 0 <= result.figures["hit@5"] <= 1
 
@@ -88,7 +89,9 @@ def test_compiled_training_is_the_same_training(
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr(torch, "compile", lambda function, **named: (asked.append(named), function)[1])
     plain, compiled = (
-        learn(world, tmp_path / str(way), Lesson(), OptimiserConfig(steps=4, batch=8, compile=way))[0]
+        learn(world, tmp_path / str(way), DecoderObjective(), OptimiserConfig(steps=4, batch=8, compile=way))[
+            0
+        ]
         for way in (False, True)
     )
     assert plain == compiled
@@ -98,7 +101,7 @@ def test_compiled_training_is_the_same_training(
 def test_quantizer_is_left_as_it_was(world: Any, tmp_path: Path) -> None:
     before = world.quantizer.residual.vectors.clone()
     world.quantizer.train()
-    learn(world, tmp_path, Lesson(), OptimiserConfig(steps=2, batch=8))
+    learn(world, tmp_path, DecoderObjective(), OptimiserConfig(steps=2, batch=8))
     assert torch.equal(world.quantizer.residual.vectors, before)
     assert not world.quantizer.training
 
@@ -116,22 +119,22 @@ def test_query_vectors_kept_or_fused_anew_are_the_same(world: Any) -> None:
 def test_nan_stops_the_run_with_its_step(world: Any, tmp_path: Path) -> None:
     plan = OptimiserConfig(steps=20, batch=16, rate=1e30, check_every=5, clip=0)
     with pytest.raises(TrainingStopped, match=r"decoder: .* at step \d+"):
-        learn(world, tmp_path, Lesson(), plan)
+        learn(world, tmp_path, DecoderObjective(), plan)
 
 
 def test_decoder_and_quantizer_must_fit(world: Any, tmp_path: Path) -> None:
     other = DecoderShape(16, (3, 16), layers=1, width=8, heads=1, head_width=8, feed_forward=8, prefix=2)
     decoder = fresh_decoder(other, world.quantizer.residual.codebooks()[:2], seed=0)
     with pytest.raises(BadInput, match="build one for the other"):
-        learn(world, tmp_path, Lesson(), decoder=decoder)
+        learn(world, tmp_path, DecoderObjective(), decoder=decoder)
 
 
 def test_a_run_with_another_quantizer_is_not_resumed(world: Any, tmp_path: Path) -> None:
-    learn(world, tmp_path, Lesson(), OptimiserConfig(steps=2, batch=8))
+    learn(world, tmp_path, DecoderObjective(), OptimiserConfig(steps=2, batch=8))
     world.quantizer.residual.vectors.mul_(2)
     try:
         with pytest.raises(BadInput, match="another quantizer"):
-            learn(world, tmp_path, Lesson(), OptimiserConfig(steps=2, batch=8))
+            learn(world, tmp_path, DecoderObjective(), OptimiserConfig(steps=2, batch=8))
     finally:
         world.quantizer.residual.vectors.div_(2)
 
@@ -193,15 +196,17 @@ def test_learns_on_a_real_slice(tmp_path: Path) -> None:
     train, val = emoji_pairs()
     quantizer = Quantizer(512, (3, 32, 32), fusion="sum").eval()
     z = F.normalize(train.item_parts(torch.arange(train.items))[0], dim=1)
-    start_codebooks(quantizer.residual, z, train.item_modality, torch.Generator().manual_seed(0), rounds=4)
+    init_codebooks(quantizer.residual, z, train.item_modality, torch.Generator().manual_seed(0), rounds=4)
     shape = DecoderShape(
         512, (3, 32, 32), layers=2, width=64, heads=2, head_width=32, feed_forward=128, prefix=4
     )
     decoder = fresh_decoder(shape, quantizer.residual.codebooks(), seed=0)
     plan = OptimiserConfig(steps=200, batch=128, rate=2e-3, warmup=20, check_every=100)
-    before = validator(decoder.eval(), quantizer, val, Check())()
-    lesson = Lesson(plain=0.3, soft=Softness(softness=0.2))
-    result = train_decoder(decoder, quantizer, train, val, plan, lesson, folder=tmp_path, seed=0, show=False)
+    before = validator(decoder.eval(), quantizer, val, DecoderValidation())()
+    objective = DecoderObjective(plain=0.3, soft=SoftTargetOptions(softness=0.2))
+    result = train_decoder(
+        decoder, quantizer, train, val, plan, objective, folder=tmp_path, seed=0, show=False
+    )
     losses = [line["loss"] for line in read_log(tmp_path / "log.jsonl") if "loss" in line]
     assert losses[-1] < losses[0] - 0.3
     assert result.figures["hit@5"] > before["hit@5"] + 0.3

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from genius.decode.initial import initialise
-from genius.decode.model import Decoder, DecoderShape
+from genius.decode.model import Decoder
+from genius.decode.shape import DecoderShape
 from genius.decode.weights import FILE, load_decoder, save_decoder
 from genius.errors import ModelMismatch, ModelNotFound
 

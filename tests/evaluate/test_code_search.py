@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from genius.decode.initial import initialise
-from genius.decode.model import Decoder, DecoderShape
+from genius.decode.model import Decoder
+from genius.decode.shape import DecoderShape
 from genius.encode.base import Parts
 from genius.evaluate.baselines.exact import Exact
 from genius.evaluate.code_search import CodeSearch

@@ -8,13 +8,13 @@ import torch
 
 from genius.data.mbeir import MBeir
 from genius.decode.initial import fresh_decoder
-from genius.decode.model import DecoderShape
+from genius.decode.shape import DecoderShape
 from genius.decode.targets import level_losses
 from genius.evaluate.options import EvalOptions, Workspace
 from genius.evaluate.run import evaluate
 from genius.evaluate.systems import OURS
 from genius.model import Model
-from genius.quantize.codebooks import start_codebooks
+from genius.quantize.codebooks import init_codebooks
 from genius.quantize.model import Quantizer
 
 NAMES = ("red", "green", "blue", "yellow", "black", "white", "pink", "grey")
@@ -29,7 +29,7 @@ def trained(request, tmp_path_factory):
     z = torch.nn.functional.normalize(torch.from_numpy(np.concatenate([texts, texts])), dim=1)
     modality = torch.arange(len(z)) // len(texts)  # the same place as image and as text
     quantizer = Quantizer(encoder.dim, SIZES, fusion="sum").eval()
-    codes = start_codebooks(quantizer.residual, z, modality, torch.Generator().manual_seed(0))
+    codes = init_codebooks(quantizer.residual, z, modality, torch.Generator().manual_seed(0))
     shape = DecoderShape(encoder.dim, SIZES, 1, 32, 2, 16, 64, prefix=4, dropout=0.0)
     decoder = fresh_decoder(shape, quantizer.residual.codebooks(), 0)
     optimiser = torch.optim.AdamW(decoder.parameters(), lr=3e-3)

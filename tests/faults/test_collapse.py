@@ -11,7 +11,7 @@ from genius.data.pairs import Pairs, build_pairs
 from genius.errors import BadInput, ModelMismatch, TrainingStopped
 from genius.quantize import train as module
 from genius.quantize.model import Quantizer, load_quantizer, save_quantizer
-from genius.quantize.train import Objective, train_quantizer
+from genius.quantize.train import QuantizerObjective, train_quantizer
 
 PLAN = OptimiserConfig(steps=8, batch=16, rate=1e-3, check_every=4)
 
@@ -38,7 +38,9 @@ def trained(folder, data, plan=PLAN, quantizer=None, **options):
     torch.manual_seed(0)
     quantizer = quantizer or Quantizer(16, (3, 8, 8), fusion="small")
     options = {"seed": 0, "kmeans_sample": 100, "show": False, **options}
-    return train_quantizer(quantizer, data, data, plan, Objective(temperature=0.1), folder=folder, **options)
+    return train_quantizer(
+        quantizer, data, data, plan, QuantizerObjective(temperature=0.1), folder=folder, **options
+    )
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -43,7 +43,7 @@ def slowed(*arguments):
 module.make_step = slowed
 folder = Path(sys.argv[1])
 module.train_quantizer(quantizer, pairs, pairs, OptimiserConfig(steps=60, batch=16, rate=1e-3, check_every=5),
-                       module.Objective(temperature=0.1), folder=folder, seed=3, kmeans_sample=100,
+                       module.QuantizerObjective(temperature=0.1), folder=folder, seed=3, kmeans_sample=100,
                        refine_rounds=2, show=False)
 save_quantizer(quantizer, folder)
 """

@@ -15,12 +15,12 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from genius.config import OptimiserConfig
 from genius.decode.initial import fresh_decoder
-from genius.decode.model import DecoderShape
-from genius.decode.targets import Softness
-from genius.decode.train import Lesson, train_decoder
+from genius.decode.shape import DecoderShape
+from genius.decode.targets import SoftTargetOptions
+from genius.decode.train import DecoderObjective, train_decoder
 from genius.quantize.fusion import PRESETS
 from genius.quantize.model import Quantizer
-from genius.quantize.train import Objective, train_quantizer
+from genius.quantize.train import QuantizerObjective, train_quantizer
 from genius.training import distributed
 from genius.weights import save_weights
 
@@ -54,7 +54,7 @@ def main(folder: str, *strike: str) -> None:
         quantizer = Quantizer(DIM, SIZES, fusion="small")
         train_quantizer(
             quantizer, world.train, world.val, OptimiserConfig(steps=12, batch=64, rate=1e-3, check_every=4),
-            Objective(temperature=0.05), folder=home / "quantizer", seed=1, kmeans_sample=400,
+            QuantizerObjective(temperature=0.05), folder=home / "quantizer", seed=1, kmeans_sample=400,
             refine_rounds=1, show=False, least_purity=0.0,
         )  # fmt: skip
         shape = DecoderShape(
@@ -65,7 +65,8 @@ def main(folder: str, *strike: str) -> None:
         train_decoder(
             decoder, fixed, world.train, world.val,
             OptimiserConfig(steps=12, batch=64, rate=3e-3, warmup=3, check_every=4),
-            Lesson(plain=0.3, soft=Softness(softness=0.3)), folder=home / "decoder", seed=1, show=False,
+            DecoderObjective(plain=0.3, soft=SoftTargetOptions(softness=0.3)), folder=home / "decoder",
+            seed=1, show=False,
         )  # fmt: skip
         if distributed.is_main():
             save_weights(quantizer.state_dict(), home / "quantizer.safetensors")

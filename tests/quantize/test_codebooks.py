@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from genius.quantize.codebooks import MovingAverage, kmeans, start_codebooks
+from genius.quantize.codebooks import MovingAverage, init_codebooks, kmeans
 from genius.quantize.refine import refine
 from genius.quantize.residual import ResidualQuantizer
 
@@ -44,7 +44,7 @@ def test_kmeans_is_repeatable_and_takes_fewer_vectors_than_centres():
 def test_start_puts_modality_means_at_level_zero_and_each_level_lowers_the_error():
     z, modality = clustered()
     quantizer = ResidualQuantizer(8, (3, 16, 16, 16))
-    codes = start_codebooks(quantizer, z, modality, generator())
+    codes = init_codebooks(quantizer, z, modality, generator())
     for code in range(3):
         torch.testing.assert_close(quantizer.codebook(0)[code], z[modality == code].mean(0))
     assert torch.equal(codes, quantizer.encode(z, modality))
@@ -56,13 +56,13 @@ def test_start_puts_modality_means_at_level_zero_and_each_level_lowers_the_error
 def test_start_of_the_other_ways():
     z, modality = clustered()
     classified = ResidualQuantizer(8, (3, 16), modality="classifier")
-    start_codebooks(classified, z, modality, generator())
+    init_codebooks(classified, z, modality, generator())
     assert not classified.codebook(0).any()
     assert (classified.encode(z)[:, 0] == modality).float().mean() > 0.9  # it knows the modality at once
     plain = ResidualQuantizer(8, (16, 16), modality="none")
-    assert start_codebooks(plain, z, modality, generator()).shape == (600, 2)
+    assert init_codebooks(plain, z, modality, generator()).shape == (600, 2)
     shared = ResidualQuantizer(8, (3, 16, 16), shared=True)
-    start_codebooks(shared, z, modality, generator())
+    init_codebooks(shared, z, modality, generator())
     lengths = shared.codebook(1).norm(dim=1)
     assert lengths[:8].mean() > 2 * lengths[8:].mean()  # the second half holds the finer level
 
@@ -85,7 +85,7 @@ def test_moving_average_by_hand():
 def test_moving_averages_follow_vectors_that_move():
     z, modality = clustered()
     quantizer = ResidualQuantizer(8, (3, 16, 16))
-    codes = start_codebooks(quantizer, z, modality, generator())
+    codes = init_codebooks(quantizer, z, modality, generator())
     moving = MovingAverage(quantizer, decay=0.9, dead_below=2.0)
     moving.start(quantizer, codes, batch=len(z))
     turned = z.roll(1, dims=1)
@@ -119,7 +119,7 @@ def test_refinement_lowers_the_error_for_new_vectors_too(beam):
     z, modality = clustered(1200, noise=0.3)
     seen, new = (z[:900], modality[:900]), (z[900:], modality[900:])
     quantizer = ResidualQuantizer(8, (3, 16, 16, 16))
-    start_codebooks(quantizer, *seen, generator())
+    init_codebooks(quantizer, *seen, generator())
     before = [error(quantizer, *part, beam) for part in (seen, new)]
     errors = refine(quantizer, *seen, rounds=6, beam=beam)
     after = [error(quantizer, *part, beam) for part in (seen, new)]
@@ -134,7 +134,7 @@ def test_refinement_employs_idle_codes_and_repeats():
     vectors = []
     for _ in range(2):
         quantizer = ResidualQuantizer(8, (3, 16, 16))
-        start_codebooks(quantizer, z, modality, generator())
+        init_codebooks(quantizer, z, modality, generator())
         quantizer.codebook(2)[4:] = 100.0
         refine(quantizer, z, modality, rounds=8, beam=2, seed=3)
         vectors.append(quantizer.vectors)
@@ -147,7 +147,7 @@ def test_refinement_leaves_the_modality_alone(way):
     z, modality = clustered()
     sizes = (16, 16) if way == "none" else (3, 16, 16)
     quantizer = ResidualQuantizer(8, sizes, modality=way)
-    start_codebooks(quantizer, z, modality, generator())
+    init_codebooks(quantizer, z, modality, generator())
     before, codes = quantizer.codebook(0).clone(), quantizer.encode(z)
     refine(quantizer, z, rounds=4)
     if way != "none":
@@ -158,6 +158,6 @@ def test_refinement_leaves_the_modality_alone(way):
 def test_refinement_of_shared_codebooks():
     z, modality = clustered()
     quantizer = ResidualQuantizer(8, (3, 16, 16), shared=True)
-    start_codebooks(quantizer, z, modality, generator())
+    init_codebooks(quantizer, z, modality, generator())
     errors = refine(quantizer, z, modality, rounds=5, beam=2)
     assert min(errors) < errors[0]

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from genius.quantize.losses import agreement_loss, residual_loss, straight_through
-from genius.quantize.train import Objective, stage_losses
+from genius.quantize.train import QuantizerObjective, stage_losses
 
 
 def test_residual_by_hand():
@@ -38,12 +38,12 @@ def test_straight_through():
 def test_equation_8_and_its_switches():
     z = torch.nn.functional.normalize(torch.tensor([[1.0, 0.2], [1.0, 0.1], [0.3, 1.0], [0.0, 1.0]]), dim=1)
     partial = torch.stack([z * 0.5, z * 0.9], dim=1)
-    every = stage_losses(z, partial, Objective(temperature=0.1))
+    every = stage_losses(z, partial, QuantizerObjective(temperature=0.1))
     parts = [every[name] for name in ("contrastive", "residual", "agreement")]
     assert float(every["loss"]) == pytest.approx(float(parts[0] + 100 * parts[1] + 100 * parts[2]), rel=1e-6)
     # (0.5 z)^2 and (0.1 z)^2 over two dimensions and two levels
     assert float(every["residual"]) == pytest.approx((0.25 + 0.01) / 4, rel=1e-5)
     for name in ("contrastive", "residual", "agreement"):
-        others = stage_losses(z, partial, Objective(temperature=0.1, **{name: 0.0}))
+        others = stage_losses(z, partial, QuantizerObjective(temperature=0.1, **{name: 0.0}))
         assert name not in others
         assert float(others["loss"]) < float(every["loss"])

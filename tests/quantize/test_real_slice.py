@@ -14,7 +14,7 @@ from genius.data.pairs import Pairs, build_pairs
 from genius.quantize.fusion import PRESETS
 from genius.quantize.model import Quantizer
 from genius.quantize.residual import code_sizes
-from genius.quantize.train import Objective, train_quantizer
+from genius.quantize.train import QuantizerObjective, train_quantizer
 from genius.training.journal import read_log
 
 BENCH = Path(__file__).resolve().parents[2] / ".." / "shared" / "bench"
@@ -68,8 +68,8 @@ def test_training_lowers_the_loss_and_codes_find_more(emoji, tmp_path, monkeypat
         torch.manual_seed(0)
         quantizer = Quantizer(train.dim, code_sizes(4, 32), fusion=fusion)
         done = train_quantizer(
-            quantizer, train, val, plan, Objective(temperature=0.05), folder=tmp_path / fusion, seed=0,
-            refine_rounds=2, show=False,
+            quantizer, train, val, plan, QuantizerObjective(temperature=0.05), folder=tmp_path / fusion,
+            seed=0, refine_rounds=2, show=False,
         )  # fmt: skip
         figures[fusion] = done.figures
     losses = [line["loss"] for line in read_log(tmp_path / "small" / "log.jsonl") if "loss" in line]

@@ -29,7 +29,7 @@ def test_hits_and_the_mean_over_tasks_by_hand(monkeypatch):
     query, item = pairs.query_parts(torch.arange(3))[1], pairs.item_parts(torch.arange(3))[0]
     found = hits(query, item, pairs, 1)
     assert found.tolist() == [True, True, False]
-    assert mean_over_tasks(found, pairs) == 0.5  # 1 and 0
+    assert mean_over_tasks(found, pairs.task) == 0.5  # 1 and 0
     monkeypatch.setattr(module, "SCORES_AT_ONCE", 3)
     assert torch.equal(hits(query, item, pairs, 1), found)
     assert hits(query, item, pairs, 99).all()  # more than there are

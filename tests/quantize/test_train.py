@@ -13,13 +13,13 @@ from genius.quantize.fusion import PRESETS
 from genius.quantize.model import Quantizer
 from genius.quantize.recall import code_recall, phi_recall
 from genius.quantize.residual import code_sizes
-from genius.quantize.train import Objective, health_of, train_quantizer
+from genius.quantize.train import QuantizerObjective, health_of, train_quantizer
 from genius.training.journal import read_log
 
 PLAN = OptimiserConfig(
     steps=120, batch=64, rate=3e-3, final_rate=3e-4, warmup=5, weight_decay=0.01, check_every=40
 )
-OBJECTIVE = Objective(temperature=0.05, decay=0.95)
+OBJECTIVE = QuantizerObjective(temperature=0.05, decay=0.95)
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def losses(folder: Path) -> list[tuple[int, float]]:
 
 def test_objective_takes_the_values_of_the_recipe():
     table = QuantizerTrainingConfig.model_validate({"optimiser": {"steps": 1, "batch": 2}}).model_dump()
-    assert asdict(Objective()) == {name: table[name] for name in asdict(Objective())}
+    assert asdict(QuantizerObjective()) == {name: table[name] for name in asdict(QuantizerObjective())}
 
 
 def test_loss_falls_and_codes_find_more_than_before(tmp_path, train_pairs, val_pairs):
@@ -126,7 +126,7 @@ def test_health_of_a_quantizer_knows_error_and_agreement(train_pairs, val_pairs,
 
 
 def test_weights_that_are_all_zero_are_refused(tmp_path, train_pairs):
-    objective = Objective(contrastive=0.0, residual=0.0, agreement=0.0)
+    objective = QuantizerObjective(contrastive=0.0, residual=0.0, agreement=0.0)
     with pytest.raises(BadInput, match="all loss weights are 0"):
         trained(fresh(), train_pairs, None, tmp_path, objective=objective)
 
@@ -151,7 +151,7 @@ from conftest import make_pairs
 from genius.quantize.fusion import PRESETS
 from genius.quantize.model import Quantizer
 from genius.quantize.residual import code_sizes
-from genius.quantize.train import Objective, train_quantizer
+from genius.quantize.train import QuantizerObjective, train_quantizer
 from genius.config import TuningConfig
 from genius.training.distributed import is_main, process_group
 from genius.config import OptimiserConfig
@@ -161,7 +161,7 @@ with process_group("cpu"):
     torch.manual_seed(0)
     quantizer = Quantizer(24, code_sizes(3, 16), fusion="small")
     plan = OptimiserConfig(steps=12, batch=32, rate=1e-3, check_every=6)
-    train_quantizer(quantizer, make_pairs(1), make_pairs(2), plan, Objective(temperature=0.05),
+    train_quantizer(quantizer, make_pairs(1), make_pairs(2), plan, QuantizerObjective(temperature=0.05),
                     folder=Path(sys.argv[1]), seed=0, kmeans_sample=400, refine_rounds=1,
                     tuning=TuningConfig(steps=5, batch=32, temperature=0.05), show=False)
     if is_main():

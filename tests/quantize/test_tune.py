@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from genius.config import TuningConfig
-from genius.quantize.codebooks import start_codebooks
+from genius.quantize.codebooks import init_codebooks
 from genius.quantize.model import Quantizer
 from genius.quantize.recall import code_recall, fuse_items
 from genius.quantize.refine import refine
@@ -17,7 +17,7 @@ TUNING = TuningConfig(steps=150, batch=128, rate=2e-3, temperature=0.05, error=3
 def refined(pairs, modality="assigned") -> Quantizer:
     quantizer = Quantizer(24, code_sizes(4, 32, modality), fusion="sum", modality=modality).eval()
     z = fuse_items(quantizer, pairs)
-    start_codebooks(quantizer.residual, z, pairs.item_modality, torch.Generator().manual_seed(0))
+    init_codebooks(quantizer.residual, z, pairs.item_modality, torch.Generator().manual_seed(0))
     refine(quantizer.residual, z, pairs.item_modality, rounds=4)
     return quantizer
 
@@ -64,13 +64,13 @@ def test_the_first_step_by_hand(train_pairs):
 
 def test_training_ends_with_it(train_pairs, val_pairs, tmp_path: Path):
     from genius.config import OptimiserConfig
-    from genius.quantize.train import Objective, train_quantizer
+    from genius.quantize.train import QuantizerObjective, train_quantizer
 
     def run(name: str, tuning: TuningConfig | None) -> Quantizer:
         quantizer = Quantizer(24, code_sizes(4, 32), fusion="sum")
         plan = OptimiserConfig(steps=1, batch=64)
         train_quantizer(
-            quantizer, train_pairs, val_pairs, plan, Objective(), folder=tmp_path / name, seed=0,
+            quantizer, train_pairs, val_pairs, plan, QuantizerObjective(), folder=tmp_path / name, seed=0,
             refine_rounds=2, tuning=tuning, show=False,
         )  # fmt: skip
         return quantizer

@@ -15,7 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from genius.convert.decoder import to_released
 from genius.decode.initial import initialise
-from genius.decode.model import Decoder, DecoderShape
+from genius.decode.model import Decoder
+from genius.decode.shape import DecoderShape
 from genius.search.beam import DecoderScorer, beam_search
 from genius.search.candidates import Candidates
 from genius.search.trie import Trie

@@ -127,7 +127,8 @@ def test_lengths_by_pairs_are_those_of_the_sums(sizes: tuple[int, ...]) -> None:
 def test_lighter_weights_find_nearly_the_same(precision: str) -> None:
     torch = pytest.importorskip("torch")
     from genius.decode.initial import initialise
-    from genius.decode.model import Decoder, DecoderShape
+    from genius.decode.model import Decoder
+    from genius.decode.shape import DecoderShape
     from genius.search.options import SearchOptions
     from genius.search.searcher import Searcher
     from genius.search.segment import TrieSegment

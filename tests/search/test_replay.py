@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from genius.decode.initial import initialise
-from genius.decode.model import Decoder, DecoderShape
+from genius.decode.model import Decoder
+from genius.decode.shape import DecoderShape
 from genius.search import searcher as searcher_module
 from genius.search.gpu.fixed_lookup import FixedLookup
 from genius.search.gpu.fixed_trie import FixedTrie

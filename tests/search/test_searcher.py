@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from genius.decode.initial import initialise
-from genius.decode.model import Decoder, DecoderShape
+from genius.decode.model import Decoder
+from genius.decode.shape import DecoderShape
 from genius.errors import BadInput
 from genius.search.options import SearchOptions
 from genius.search.rank import RankedItems, merge

@@ -13,7 +13,7 @@ from genius.cli.output import DEFAULT, Facts, Folder, facts_lines, say
 from genius.errors import BadInput, IndexCorrupt
 
 if TYPE_CHECKING:
-    from genius.quantize.health import Health
+    from genius.quantize.health import CodeHealth
     from genius.store.index import Index
 
 
@@ -50,7 +50,7 @@ def stats(
         print("\n" + ("\n".join(_health_lines(health)) if health else "no items yet, so no codes"))
 
 
-def _health(index: Index) -> Health:
+def _health(index: Index) -> CodeHealth:
     from genius.quantize.health import measure
     from genius.store.records import RecordBatch
 
@@ -58,7 +58,7 @@ def _health(index: Index) -> Health:
     return measure(every.codes, index.settings["sizes"], modality=every.modality)
 
 
-def _health_lines(health: Health) -> list[str]:
+def _health_lines(health: CodeHealth) -> list[str]:
     """The table without its last column (queries, which it is about, are not in an index), and a legend."""
     summary, *rows = health.lines()
     legend = "buckets: different prefixes up to the level; largest, typical: items that share one"

@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from genius.decode.model import SPECIAL_ROWS, Decoder, DecoderShape
+from genius.decode.model import Decoder
+from genius.decode.shape import SPECIAL_ROWS, DecoderShape
 from genius.decode.weights import save_decoder
 from genius.errors import ModelMismatch
 from genius.model_toml import read_model_toml, set_table

@@ -1,4 +1,4 @@
-"""What the decoder reads in training instead of the plain query: a mixture of query and target (eq. 11)."""
+"""Query augmentation: in training the decoder reads a mixture of query and target (eq. 11)."""
 
 from __future__ import annotations
 

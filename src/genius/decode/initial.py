@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from genius.decode.model import SPECIAL_ROWS, Decoder, DecoderShape
+from genius.decode.model import Decoder
+from genius.decode.shape import SPECIAL_ROWS, DecoderShape
 from genius.errors import BadInput
 from genius.seeding import generator_for
 

@@ -18,76 +18,14 @@ CUDA graph.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from genius.errors import BadInput
-
-START = 0  # row of the embedding that starts every sequence (T5's pad); 1 is T5's end, 2 its unknown
-SPECIAL_ROWS = 3
-BUCKETS = 32
-MAX_DISTANCE = 128
-
-# name -> layers, width, heads, head_width, feed_forward (supplement, Table 5; mini is ours)
-PRESETS: dict[str, tuple[int, int, int, int, int]] = {
-    "mini": (4, 256, 4, 64, 1024),
-    "t5-small": (6, 512, 8, 64, 2048),
-    "t5-base": (12, 768, 12, 64, 3072),
-    "t5-large": (24, 1024, 16, 64, 4096),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class DecoderShape:
-    """Every size of a decoder; two decoders of equal shape can exchange weights."""
-
-    dim: int  # width of z
-    sizes: tuple[int, ...]  # codes per level
-    layers: int = 6
-    width: int = 512
-    heads: int = 8
-    head_width: int = 64
-    feed_forward: int = 2048
-    prefix: int = 30
-    dropout: float = 0.1
-
-    @classmethod
-    def preset(
-        cls, name: str, dim: int, sizes: Sequence[int], prefix: int = 30, dropout: float = 0.1
-    ) -> DecoderShape:
-        """The shape called `name` for vectors of width `dim` and these code sizes."""
-        if name not in PRESETS:
-            raise BadInput(f"unknown decoder preset {name!r}: choose one of {', '.join(PRESETS)}")
-        return cls(dim, tuple(sizes), *PRESETS[name], prefix=prefix, dropout=dropout)
-
-    @property
-    def levels(self) -> int:
-        """How many codes an item has."""
-        return len(self.sizes)
-
-    @property
-    def inner(self) -> int:
-        """Width of all attention heads together."""
-        return self.heads * self.head_width
-
-    @property
-    def offsets(self) -> tuple[int, ...]:
-        """Embedding row of code 0 of each level."""
-        return tuple(accumulate(self.sizes[:-1], initial=SPECIAL_ROWS))
-
-    @property
-    def rows(self) -> int:
-        """Rows of the embedding: the special ones, then each level's codes in order."""
-        return SPECIAL_ROWS + sum(self.sizes)
-
-
-Cross = tuple[Tensor, Tensor]  # keys and values of the prefix, (batch, heads, prefix, head_width)
+from genius.decode.layer import BUCKETS, Cross, DecoderLayer, distance_buckets
+from genius.decode.shape import SPECIAL_ROWS, START, DecoderShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,61 +36,6 @@ class DecoderState:
     hidden: Tensor  # (batch, beam, width), what the head of `level` reads; no beam once all codes are chosen
     cache: Tensor  # (level + 1, batch * beam, layers, 2, heads, head_width) keys and values of the beams
     cross: tuple[Cross, ...]  # one per layer, shared by the beams of a query
-
-
-class DecoderLayer(nn.Module):
-    """Self-attention, cross-attention to the prefix, feed-forward: each after RMSNorm, added to its input."""
-
-    def __init__(self, shape: DecoderShape) -> None:
-        super().__init__()
-        width, inner = shape.width, shape.inner
-        self.heads, self.head_width = shape.heads, shape.head_width
-        self.attention_dropout = shape.dropout
-        self.self_norm = nn.RMSNorm(width, eps=1e-6)
-        self.self_in = nn.Linear(width, 3 * inner, bias=False)  # query, key, value
-        self.self_out = nn.Linear(inner, width, bias=False)
-        self.cross_norm = nn.RMSNorm(width, eps=1e-6)
-        self.cross_query = nn.Linear(width, inner, bias=False)
-        self.cross_in = nn.Linear(width, 2 * inner, bias=False)  # key, value
-        self.cross_out = nn.Linear(inner, width, bias=False)
-        self.feed_norm = nn.RMSNorm(width, eps=1e-6)
-        self.feed_in = nn.Linear(width, shape.feed_forward, bias=False)
-        self.feed_out = nn.Linear(shape.feed_forward, width, bias=False)
-        self.dropout = nn.Dropout(shape.dropout)
-
-    def read_prefix(self, prefix: Tensor) -> Cross:
-        """Keys and values of the prefix (batch, prefix, width), each (batch, heads, prefix, head_width)."""
-        both = self.cross_in(prefix).unflatten(-1, (2, self.heads, self.head_width))
-        keys, values = both.permute(2, 0, 3, 1, 4).unbind(0)
-        return keys, values
-
-    def forward(self, x: Tensor, cross: Cross, bias: Tensor, cache: Tensor | None = None) -> Tensor:
-        """`x` (batch, beam, time, width) after this layer; its times close the `cache`, if given."""
-        x = x + self.dropout(self._attend_self(self.self_norm(x), bias, cache))
-        x = x + self.dropout(self._attend_prefix(self.cross_norm(x), cross))
-        fed: Tensor = self.feed_out(self.dropout(F.relu(self.feed_in(self.feed_norm(x)))))
-        out: Tensor = x + self.dropout(fed)
-        return out
-
-    def _attend_self(self, x: Tensor, bias: Tensor, cache: Tensor | None) -> Tensor:
-        projected = self.self_in(x).flatten(0, 1).unflatten(-1, (3, self.heads, self.head_width))
-        query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)  # (beams, heads, time, head_width)
-        if cache is not None:  # (time, beams, 2, heads, head_width)
-            cache[-x.shape[2] :].copy_(projected[:, :, 1:].transpose(0, 1))
-            key, value = cache.permute(2, 1, 3, 0, 4).unbind(0)
-        out: Tensor = self.self_out(self._attention(query, key, value, bias).view(*x.shape[:3], -1))
-        return out
-
-    def _attend_prefix(self, x: Tensor, cross: Cross) -> Tensor:
-        # All beams and times of a query ask side by side, so its keys and values are never copied.
-        query = self.cross_query(x).flatten(1, 2).unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)
-        out: Tensor = self.cross_out(self._attention(query, *cross, None).view(*x.shape[:3], -1))
-        return out
-
-    def _attention(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
-        dropout = self.attention_dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(query, key, value, bias, dropout_p=dropout, scale=1.0)
-        return mixed.transpose(1, 2).flatten(2)  # (…, time, inner)
 
 
 class Decoder(nn.Module):
@@ -326,15 +209,3 @@ class Decoder(nn.Module):
     def _new_cache(self, level: int, beams: int) -> Tensor:
         shape, like = self.shape, self.embedding.weight
         return like.new_empty(level + 1, beams, shape.layers, 2, shape.heads, shape.head_width)
-
-
-def distance_buckets(levels: int) -> Tensor:
-    """T5's causal bucket of each (position, earlier position), (levels, levels).
-
-    Distances below half of the buckets have their own; the others share buckets of logarithmic width.
-    """
-    exact = BUCKETS // 2
-    distance = (torch.arange(levels)[:, None] - torch.arange(levels)[None]).clamp_min(0)
-    ratio = torch.log(distance.clamp_min(exact) / exact) / math.log(MAX_DISTANCE / exact)
-    far = (exact + (ratio * (BUCKETS - exact)).long()).clamp_max(BUCKETS - 1)
-    return torch.where(distance < exact, distance, far)

@@ -1,11 +1,11 @@
-"""The listwise term: the right item must score above the items that are easily taken for it.
+"""The listwise loss: the target must score above its rivals, the hard negatives among the items.
 
-Cross-entropy teaches each code by itself, given right codes before it; what a search compares is the score of
-whole items. For each query the target and its nearest rivals among the items are scored in the same pass, and
+Cross-entropy trains each code by itself, given the right codes before it; a search compares the scores of
+whole items. For each query the target and its nearest rivals are scored in the same pass, and
 
     L_list = -log softmax_i(sum over levels of log p(code of item i)) at the target.
 
-Other positives of the query and items with the target's own codes are no rivals.
+Other positives of the query and items with the target's own codes are not used as rivals.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from genius.data.pairs import Pairs
 
 @dataclass(frozen=True, slots=True)
 class Rivals:
-    """How much the listwise term weighs, and where its rivals come from."""
+    """The weight of the listwise loss, and how its rivals are chosen."""
 
     weight: float = 1.0
-    count: int = 15  # rivals of each query; a step costs about that many times more in the layers
-    drawn: int = 32_768  # random items among which the nearest are taken
+    count: int = 15  # rivals of each query; the layers cost about that many times more
+    drawn: int = 32_768  # size of the random sample of items in which the nearest are looked for
 
-    def draw(self, items: int, generator: torch.Generator) -> Tensor:
-        """Item rows to look for rivals in: all of them where there are no more than `drawn`."""
+    def sample(self, items: int, generator: torch.Generator) -> Tensor:
+        """Item rows to look for rivals in: all of them if there are no more than `drawn`."""
         if items <= self.drawn:
             return torch.arange(items, device=generator.device)
         return torch.randint(items, (self.drawn,), generator=generator, device=generator.device)
 
 
 @torch.no_grad()
-def line_up(
+def nearest_rivals(
     z: Tensor,
     query: Tensor,
     target: Tensor,
-    drawn: Tensor,
+    sample: Tensor,
     item_z: Tensor,
     codes: Tensor,
     pairs: Pairs,
     count: int,
 ) -> tuple[Tensor, Tensor]:
-    """Item rows (batch, 1 + count): the target, then those of `drawn` nearest to z; and whether each counts.
+    """Item rows (batch, 1 + count): the target, then those of `sample` nearest to z; and which are usable.
 
     `z` (batch, dim), `query` and `target` (batch,) rows; `item_z` and `codes` of all items.
     """
-    near = (z.to(item_z.dtype) @ item_z[drawn].T).topk(min(count, len(drawn)), dim=1).indices
-    rival = drawn[near]
+    near = (z.to(item_z.dtype) @ item_z[sample].T).topk(min(count, len(sample)), dim=1).indices
+    rival = sample[near]
     usable = ~pairs.are_positive(query[:, None], rival)
     usable &= (codes[rival] != codes[target][:, None]).any(-1)
     first = torch.ones_like(usable[:, :1])

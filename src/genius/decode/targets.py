@@ -1,11 +1,11 @@
-"""What the decoder should say at each level, and the loss against it (eq. 10).
+"""Targets of the decoder at each level, and the loss (eq. 10).
 
-Hard targets are the item's codes. Soft targets spread over the codes that would have served nearly as well:
+Hard targets are the item's codes. Soft targets give probability to all codes that are near the residual:
 
     softmax_k(-|r - e_k|^2 / T),   r = z_item - (the code vectors of its own earlier codes)
 
 so that a near miss costs less than a far one and the order of the wrong codes is learned too. The modality
-(level 0) is always hard. Two values turn the soft targets towards the query, which ranks by what was asked:
+(level 0) is always hard. Two options move the soft targets towards the query:
 
 - `toward_query` w: r is measured from (1 - w) * z_item + w * z_query instead of z_item;
 - `lookup_share` s: a share s of the target is softmax_k(<z_query, e_k> / lookup_temperature), the order that
@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 
 @dataclass(frozen=True, slots=True)
-class Softness:
+class SoftTargetOptions:
     """How soft targets are made; the fields are those of the recipe's `decoder_training` table."""
 
     softness: float = 0.08  # T as a fraction of the mean nearest distance of the level
@@ -36,10 +36,14 @@ class Softness:
 
 
 class SoftTargets:
-    """Makes soft targets of a batch from its vectors and codes; a few matrix products, no gradient."""
+    """Computes the soft targets of a batch from its vectors and codes, without gradient."""
 
     def __init__(
-        self, codebooks: Sequence[Tensor], nearest: Sequence[float], values: Softness, first_level: int = 1
+        self,
+        codebooks: Sequence[Tensor],
+        nearest: Sequence[float],
+        values: SoftTargetOptions,
+        first_level: int = 1,
     ) -> None:
         """`codebooks` (sizes[level], dim) per level; `nearest` from `mean_nearest`.
 
@@ -90,7 +94,7 @@ def level_losses(
 
 
 def residuals(z: Tensor, codes: Tensor, codebooks: Sequence[Tensor]) -> Iterator[Tensor]:
-    """What is left of `z` (n, dim) before each level takes its code vector off, and last, after all did."""
+    """The residuals of `z` (n, dim) before each level, and last the one after all levels."""
     yield z
     for level, book in enumerate(codebooks):
         z = z - book[codes[:, level].long()]

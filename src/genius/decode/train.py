@@ -1,8 +1,8 @@
 """Stage 2: the decoder learns the codes of a query's target (paper 4.3).
 
-Everything lies on the device: vectors of items and queries are fused once, by a quantizer that is frozen and
-in eval mode, and a step draws its rows without any Python per sample: a fresh order every epoch, and for each
-query a fresh positive and a fresh instruction every time.
+All data is on the device: items and queries are fused once, by a quantizer that is frozen and in eval mode,
+and a step samples its rows without Python code per row: a new permutation every epoch, and for each query a
+new positive and a new instruction every time.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from genius.config import OptimiserConfig
 from genius.data.pairs import Pairs
 from genius.decode.augment import Augmentation, augment
 from genius.decode.model import Decoder
-from genius.decode.plain_beam import CodePool, best_items, hit_rates
-from genius.decode.rivals import Rivals, line_up, list_loss
-from genius.decode.targets import Softness, SoftTargets, level_losses, mean_nearest
-from genius.decode.vectors import QueryVectors, chunks, encode_items
+from genius.decode.rivals import Rivals, list_loss, nearest_rivals
+from genius.decode.targets import SoftTargetOptions, SoftTargets, level_losses, mean_nearest
+from genius.decode.validation import DecoderValidation, validator
+from genius.decode.vectors import QueryVectors, encode_items
 from genius.errors import BadInput
 from genius.quantize.model import Quantizer
 from genius.seeding import generator_for
@@ -31,25 +31,16 @@ from genius.weights import fingerprint_tensors
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
-    """What the decoder is taught; the defaults are the paper's."""
+class DecoderObjective:
+    """What the decoder is trained to do; the defaults are the paper's."""
 
     augmentation: Augmentation = "paper"
     alpha: float = 2.0  # Beta(alpha, alpha)
     plain: float = 0.0  # share of queries that are not augmented
-    soft: Softness | None = None  # None: hard targets
+    soft: SoftTargetOptions | None = None  # None: hard targets
     rivals: Rivals | None = None  # None: no listwise term
-    indexing: float = 0.0  # share of rows that are an item asking for itself
+    indexing: float = 0.0  # share of rows whose query is the item itself
     balance: float = 1.0  # tasks are drawn by size ** balance
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """How the decoder is validated: by the hit rate of its own score in a plain beam search."""
-
-    queries: int = 5000  # at most that many, evenly spread over all
-    beam: int = 50
-    rows: int = 256  # queries searched at once
 
 
 def train_decoder(
@@ -57,16 +48,16 @@ def train_decoder(
     quantizer: Quantizer,
     train: Pairs,
     val: Pairs | None,
-    plan: OptimiserConfig,
-    lesson: Lesson,
+    optimiser: OptimiserConfig,
+    objective: DecoderObjective,
     *,
     folder: Path,
     seed: int,
-    check: Check = Check(),  # noqa: B008 (frozen)
+    validation: DecoderValidation = DecoderValidation(),  # noqa: B008 (frozen)
     resident_bytes: int = 16 << 30,
     show: bool = True,
 ) -> TrainingResult:
-    """Train `decoder` on `train` and leave the weights with the best val hit@5 in it.
+    """Train `decoder` on `train`; it ends with the weights that had the best val hit@5.
 
     All modules and pairs are on one device. `folder` gets checkpoint, log and best weights; a run found there
     is resumed. Query vectors are kept if they need no more than `resident_bytes`, else fused in every step.
@@ -77,31 +68,31 @@ def train_decoder(
             f"{tuple(quantizer.sizes)} of width {quantizer.dim}: build one for the other"
         )
     quantizer.eval()
-    train = train.balanced(lesson.balance)
+    train = train.balanced(objective.balance)
     item_z, item_codes = encode_items(quantizer, train)
     queries = QueryVectors(quantizer, train, resident_bytes)
-    loss = _loss_of(decoder, quantizer, item_z, item_codes, lesson)
-    if plan.compile:
+    loss = _loss_of(decoder, quantizer, item_z, item_codes, objective)
+    if optimiser.compile:
         loss = _compiled(loss, train.device)
 
-    part = rank_slice(plan.batch)
+    part = rank_slice(optimiser.batch)
 
     def step(number: int) -> Mapping[str, Tensor]:
-        batch, rivals = train.sample(number, plan.batch, seed), lesson.rivals
+        batch, rivals = train.sample(number, optimiser.batch, seed), objective.rivals
         generator = generator_for(train.device, seed, "augment", number)
         item, z_query = batch.item, queries(batch.query, batch.text)
-        if lesson.indexing:
-            own = torch.rand(len(item), generator=generator, device=item.device) < lesson.indexing
+        if objective.indexing:
+            replaced = torch.rand(len(item), generator=generator, device=item.device) < objective.indexing
             any_item = torch.randint(train.items, item.shape, generator=generator, device=item.device)
-            item = torch.where(own, any_item, item)
-            z_query = torch.where(own[:, None], item_z[item].float(), z_query)
+            item = torch.where(replaced, any_item, item)
+            z_query = torch.where(replaced[:, None], item_z[item].float(), z_query)
         z_item = item_z[item].float()
-        z = augment(z_query, z_item, lesson.augmentation, generator, lesson.alpha, lesson.plain)
+        z = augment(z_query, z_item, objective.augmentation, generator, objective.alpha, objective.plain)
         z, z_item, query, item = (rows[part] for rows in (z, z_item, batch.query, item))
         row, usable = item[:, None], torch.ones(len(item), 1, dtype=torch.bool, device=item.device)
         if rivals is not None:
-            drawn = rivals.draw(train.items, generator)
-            row, usable = line_up(z, query, item, drawn, item_z, item_codes, train, rivals.count)
+            sample = rivals.sample(train.items, generator)
+            row, usable = nearest_rivals(z, query, item, sample, item_z, item_codes, train, rivals.count)
         losses = loss(z, z_item, item_codes[row], usable)
         levels = losses[: decoder.shape.levels]
         figures = {"loss": levels.mean(), "loss_0": levels[0], "loss_last": levels[-1]}
@@ -113,12 +104,12 @@ def train_decoder(
         "decoder",
         decoder,
         step,
-        plan,
+        optimiser,
         folder=folder,
         seed=seed,
-        validate=None if val is None else validator(decoder, quantizer, val, check, plan.precision),
+        validate=None if val is None else validator(decoder, quantizer, val, validation, optimiser.precision),
         settings={
-            "lesson": asdict(lesson),
+            "lesson": asdict(objective),  # the key that checkpoints have
             "shape": asdict(decoder.shape),
             "quantizer": fingerprint_tensors(quantizer.state_dict(), [repr(quantizer.shape())]),
             "data": [train.queries, train.items],
@@ -127,32 +118,16 @@ def train_decoder(
     )
 
 
-def validator(
-    decoder: Decoder, quantizer: Quantizer, val: Pairs, check: Check, precision: str = "float32"
-) -> Callable[[], dict[str, float]]:
-    """A function that gives the hit rates of the decoder's own score in the pool of `val`."""
-    pool = CodePool.build(encode_items(quantizer, val)[1], decoder.shape.sizes)
-    spread = torch.linspace(0, val.queries - 1, min(check.queries, val.queries), device=val.device)
-    rows = spread.round().long()
-    with torch.no_grad():
-        z = torch.cat([quantizer(*val.query_parts(part)) for part in chunks(rows)])
-
-    def validate() -> dict[str, float]:
-        with torch.autocast(val.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-            found = [best_items(decoder, pool, part, check.beam, 10) for part in chunks(z, check.rows)]
-        return hit_rates(val, rows, torch.cat(found))
-
-    return validate
-
-
-# (query z, item z, codes (batch, n, levels) with the item's own first, which of them count (batch, n))
+# (query z, item z, codes (batch, n, levels) the item's own first, which of them are used (batch, n))
 # -> the loss of each level and, with rivals, the listwise loss
 Loss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def _loss_of(decoder: Decoder, quantizer: Quantizer, z: Tensor, codes: Tensor, lesson: Lesson) -> Loss:
-    soft, books = lesson.soft, quantizer.residual.codebooks()
-    first = quantizer.residual.first
+def _loss_of(
+    decoder: Decoder, quantizer: Quantizer, z: Tensor, codes: Tensor, objective: DecoderObjective
+) -> Loss:
+    soft, books = objective.soft, quantizer.residual.codebooks()
+    first = quantizer.residual.first_level
     targets = SoftTargets(books, mean_nearest(z, codes, books), soft, first_level=first) if soft else None
 
     def loss(z_query: Tensor, z_item: Tensor, codes: Tensor, usable: Tensor) -> Tensor:
@@ -160,7 +135,7 @@ def _loss_of(decoder: Decoder, quantizer: Quantizer, z: Tensor, codes: Tensor, l
         wanted = targets(z_query, z_item, codes[:, 0]) if targets else None
         own = [scores[:, 0] for scores in logits]
         levels = level_losses(own, codes[:, 0], wanted, soft.hard_share if soft else 0.0)
-        if lesson.rivals is None:
+        if objective.rivals is None:
             return levels
         return torch.cat([levels, list_loss(logits, codes, usable)[None]])
 
@@ -168,7 +143,7 @@ def _loss_of(decoder: Decoder, quantizer: Quantizer, z: Tensor, codes: Tensor, l
 
 
 def _compiled(loss: Loss, device: torch.device) -> Loss:
-    """`loss` compiled; on CUDA it is replayed as a graph, since small batches wait for kernel launches."""
+    """`loss` compiled; on CUDA it is replayed as a graph, since kernel launches dominate small batches."""
     if device.type != "cuda":
         return torch.compile(loss, dynamic=False)
     fast = torch.compile(loss, dynamic=False, mode="reduce-overhead")

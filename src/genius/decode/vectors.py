@@ -1,8 +1,6 @@
-"""What stage 2 reads of the frozen quantizer: z of queries and items and the items' codes, made once."""
+"""What stage 2 needs of the frozen quantizer: z of queries and items, and the items' codes."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -15,17 +13,17 @@ ROWS_AT_ONCE = 16_384
 
 @torch.no_grad()
 def encode_items(quantizer: Quantizer, pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """z (items, dim), narrow on CUDA, and codes (items, levels) of all items."""
-    z = torch.empty(pairs.items, quantizer.dim, dtype=_kept(pairs.device), device=pairs.device)
+    """z (items, dim), float16 on CUDA, and codes (items, levels) of all items."""
+    z = torch.empty(pairs.items, quantizer.dim, dtype=_storage_dtype(pairs.device), device=pairs.device)
     codes = torch.empty(pairs.items, quantizer.levels, dtype=torch.long, device=pairs.device)
-    for rows in chunks(torch.arange(pairs.items, device=pairs.device)):
+    for rows in torch.split(torch.arange(pairs.items, device=pairs.device), ROWS_AT_ONCE):
         part = quantizer(*pairs.item_parts(rows))
         z[rows], codes[rows] = part.to(z.dtype), quantizer.encode(part, pairs.item_modality[rows])
     return z, codes
 
 
 class QueryVectors:
-    """z of a query under one of its instructions; fused once for every such pair if there is room."""
+    """z of a query with one of its instructions; all are computed in advance if they fit into memory."""
 
     def __init__(self, quantizer: Quantizer, pairs: Pairs, resident_bytes: int) -> None:
         self.quantizer, self.pairs, self.texts = quantizer, pairs, len(pairs.texts)
@@ -33,10 +31,11 @@ class QueryVectors:
         owner = owner.repeat_interleave(pairs.query_text_start.diff())
         self.keys = torch.unique(owner * self.texts + pairs.query_text + 1)  # ascending
         self.z: Tensor | None = None
-        kept = _kept(pairs.device)
-        if len(self.keys) * pairs.dim * kept.itemsize <= resident_bytes:
+        dtype = _storage_dtype(pairs.device)
+        if len(self.keys) * pairs.dim * dtype.itemsize <= resident_bytes:
             parts = [
-                self._fuse(key // self.texts, key % self.texts - 1).to(kept) for key in chunks(self.keys)
+                self._fuse(key // self.texts, key % self.texts - 1).to(dtype)
+                for key in torch.split(self.keys, ROWS_AT_ONCE)
             ]
             self.z = torch.cat(parts)
 
@@ -52,10 +51,5 @@ class QueryVectors:
         return z
 
 
-def chunks(rows: Tensor, size: int = ROWS_AT_ONCE) -> Iterator[Tensor]:
-    """`rows` in pieces of at most `size`."""
-    return (rows[start : start + size] for start in range(0, len(rows), size))
-
-
-def _kept(device: torch.device) -> torch.dtype:
+def _storage_dtype(device: torch.device) -> torch.dtype:
     return torch.float16 if device.type == "cuda" else torch.float32

@@ -14,10 +14,10 @@ from genius.data.pairs import Pairs, pairs_of
 from genius.data.report import Report
 from genius.data.training_set import TrainingSet, read_training_set
 from genius.decode.initial import fresh_decoder
-from genius.decode.model import DecoderShape
 from genius.decode.rivals import Rivals
-from genius.decode.targets import Softness
-from genius.decode.train import Lesson, train_decoder
+from genius.decode.shape import DecoderShape
+from genius.decode.targets import SoftTargetOptions
+from genius.decode.train import DecoderObjective, train_decoder
 from genius.decode.weights import save_decoder
 from genius.encode.base import ENCODERS, Encoder, FusingEncoder, load_encoder
 from genius.encode.mini import distill
@@ -29,7 +29,7 @@ from genius.pipeline.encoder import Shown, Splits, teach_mini, train_stage
 from genius.pipeline.vectors import encode_set
 from genius.quantize.model import Quantizer, load_quantizer, save_quantizer
 from genius.quantize.residual import code_sizes
-from genius.quantize.train import Objective, train_quantizer
+from genius.quantize.train import QuantizerObjective, train_quantizer
 from genius.training import distributed
 
 console = Console(stderr=True)
@@ -189,9 +189,9 @@ def _quantizer(recipe: Recipe, folder: Path, train: Pairs, val: Pairs, encoder: 
         modality=shape.modality, shared_codebooks=shape.shared_codebooks,
         encode_beam=table.encode_beam, dropout=shape.dropout,
     ).to(train.device)  # fmt: skip
-    values = {name: getattr(table, name) for name in Objective.__dataclass_fields__}
+    values = {name: getattr(table, name) for name in QuantizerObjective.__dataclass_fields__}
     trained = train_quantizer(
-        quantizer, train.balanced(table.balance), val, table.optimiser, Objective(**values),
+        quantizer, train.balanced(table.balance), val, table.optimiser, QuantizerObjective(**values),
         folder=folder / "quantizer", seed=recipe.seed, kmeans_sample=table.kmeans_sample,
         refine_rounds=table.refine_rounds, least_purity=table.least_purity,
         tuning=table.tuning,
@@ -215,13 +215,15 @@ def _decoder(recipe: Recipe, folder: Path, train: Pairs, val: Pairs) -> None:
     decoder = fresh_decoder(built, quantizer.residual.codebooks(), recipe.seed, table.row_scale)
     soft = None
     if table.targets == "soft":
-        soft = Softness(**{name: getattr(table, name) for name in Softness.__dataclass_fields__})
+        soft = SoftTargetOptions(
+            **{name: getattr(table, name) for name in SoftTargetOptions.__dataclass_fields__}
+        )
     rivals = Rivals(weight=table.ranking, count=table.rivals) if table.ranking else None
-    lesson = Lesson(
+    objective = DecoderObjective(
         table.augmentation, table.alpha, table.plain, soft, rivals, table.indexing, table.balance
     )  # fmt: skip
     train_decoder(
-        decoder.to(train.device), quantizer, train, val, table.optimiser, lesson,
+        decoder.to(train.device), quantizer, train, val, table.optimiser, objective,
         folder=folder / "decoder", seed=recipe.seed,
     )  # fmt: skip
     if distributed.is_main():

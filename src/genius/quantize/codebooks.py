@@ -1,4 +1,4 @@
-"""How codebooks are learned: k-means on a large sample, then moving averages that revive dead codes."""
+"""Learning codebooks: k-means on a large sample, then moving averages; dead codes are re-seeded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEEDING_ROUNDS = 64  # k-means++ draws its seeds in this many rounds instead of 
 def kmeans(x: Tensor, count: int, generator: torch.Generator, rounds: int = 10) -> Tensor:
     """`count` centres of x (n, dim), (count, dim): k-means++ seeds, then `rounds` of Lloyd's iteration.
 
-    A centre without members moves to one of the vectors that are served worst.
+    A centre without members moves to one of the vectors with the largest error.
     """
     centres = _seeds(x, count, generator)
     for _ in range(rounds):
@@ -36,7 +36,7 @@ def _seeds(x: Tensor, count: int, generator: torch.Generator) -> Tensor:
     distance = (x - seeds).square().sum(1)
     while len(seeds) < count:
         wanted = min(count - len(seeds), max(1, count // SEEDING_ROUNDS))
-        chance = distance.clamp(min=0).double() + 1e-12  # all alike: any row will do
+        chance = distance.clamp(min=0).double() + 1e-12  # if all distances are 0, any row will do
         rows = torch.multinomial(chance, wanted, replacement=wanted > len(x), generator=generator)
         seeds = torch.cat([seeds, x[rows]])
         distance = torch.minimum(distance, _assign(x, x[rows])[1])
@@ -54,7 +54,7 @@ def _assign(x: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def start_codebooks(
+def init_codebooks(
     quantizer: ResidualQuantizer, z: Tensor, modality: Tensor, generator: torch.Generator, rounds: int = 10
 ) -> Tensor:
     """Fill the codebooks from a sample z (n, dim) of known modality (n,); returns the sample's codes.
@@ -64,7 +64,7 @@ def start_codebooks(
     """
     residual = z.to(quantizer.vectors)
     codes = []
-    if quantizer.first:
+    if quantizer.first_level:
         if quantizer.classifier is not None:  # nothing is subtracted: the rows of level 0 stay zero
             _start_classifier(quantizer.classifier, residual, modality)
         else:
@@ -73,12 +73,12 @@ def start_codebooks(
                 vector.copy_(members.mean(0) if len(members) else residual.mean(0))
         codes.append(modality)
         residual = residual - quantizer.codebook(0)[modality]
-    later = quantizer.levels - quantizer.first
+    later = quantizer.levels - quantizer.first_level
     filled = 0
-    for level in range(quantizer.first, quantizer.levels):
+    for level in range(quantizer.first_level, quantizer.levels):
         book = quantizer.codebook(level)
         if quantizer.shared:
-            end = len(book) * (level - quantizer.first + 1) // later
+            end = len(book) * (level - quantizer.first_level + 1) // later
             book[filled:end] = kmeans(residual, max(1, end - filled), generator, rounds)[: end - filled]
             code, filled = nearest_in_chunks(residual, book[: max(1, end)]), end
         else:
@@ -107,10 +107,10 @@ def nearest_in_chunks(x: Tensor, book: Tensor) -> Tensor:
 
 
 class MovingAverage(nn.Module):
-    """Exponential moving averages of what each code stands for; they are the codebooks during training.
+    """Exponential moving averages of the residuals of each code; they are the codebooks during training.
 
     A code whose average count per step falls under `dead_below` (or under half of its fair share of the
-    batch, if that is less) is put where a vector of the batch is; never at level 0. All processes see the
+    batch, if that is less) is re-seeded with a vector of the batch; never at level 0. All processes see the
     sums over the whole batch and stay equal.
     """
 
@@ -125,7 +125,7 @@ class MovingAverage(nn.Module):
 
     @torch.no_grad()
     def start(self, quantizer: ResidualQuantizer, codes: Tensor, batch: int) -> None:
-        """Take over codebooks that gave a sample these `codes`; a step will bring `batch` vectors."""
+        """Initialise from codebooks that gave a sample these `codes`; a step has `batch` vectors."""
         used = torch.bincount(quantizer.rows(codes).flatten(), minlength=len(self.count))
         self.count.copy_(used * (batch / len(codes)))
         self.total.copy_(quantizer.vectors * self.count[:, None])
@@ -153,9 +153,9 @@ class MovingAverage(nn.Module):
     def _revive(
         self, quantizer: ResidualQuantizer, residual: Tensor, seen: int, generator: torch.Generator
     ) -> None:
-        """Put codes that are hardly used where vectors of the batch are, without waiting for the device."""
+        """Re-seed codes that are hardly used with vectors of the batch, without waiting for the device."""
         for level in range(
-            quantizer.first, quantizer.levels if not quantizer.shared else quantizer.first + 1
+            quantizer.first_level, quantizer.levels if not quantizer.shared else quantizer.first_level + 1
         ):
             start, size = quantizer.starts[level], quantizer.sizes[level]
             rows = slice(start, start + size)

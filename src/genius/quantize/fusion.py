@@ -1,4 +1,4 @@
-"""Fusion: the image and the text vector of a thing become one unit vector z (paper 4.2.1)."""
+"""Fusion: the image and the text embedding of an item or query become one unit vector z (paper 4.2.1)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ PRESETS: dict[str, tuple[int, int]] = {"released": (2560, 5120), "small": (512, 
 class Fusion(nn.Module):
     """h = lambda * text + (1 - lambda) * image + MLP([text; image]), z = h / |h|.
 
-    An absent part is a zero row and stays one: its projection sees a zero vector, as in the released model,
-    whose parameter names and sizes are those of the preset `released`. MLP and the logit of lambda start at
-    zero, so that z starts as phi, the plain sum, and training only has to improve on it. The preset `sum` has
-    no parameters: z stays phi.
+    An absent part is a zero row, as in the released model, whose parameter names and sizes are those of the
+    preset `released`. The MLP and the logit of lambda are initialised to zero, so that z is phi, the plain
+    sum, before training. The preset `sum` has no parameters: z stays phi.
     """
 
     def __init__(self, dim: int, preset: str = "released", dropout: float = 0.0) -> None:

@@ -1,6 +1,6 @@
-"""How well codes do their work, in figures: use of each level, collisions, bucket sizes, purity, error.
+"""Statistics of codes: use of each level, collisions, bucket sizes, modality purity, quantization error.
 
-Only numpy: `genius stats --codes` shows these figures without loading the network.
+Only NumPy is imported: `genius stats --codes` shows these figures without loading the model.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class LevelHealth:
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
-    """The figures of a set of codes."""
+class CodeHealth:
+    """The statistics of a set of codes."""
 
     items: int
     levels: tuple[LevelHealth, ...]
@@ -120,7 +120,7 @@ def measure(
     error: float | None = None,
     query_codes: Codes | None = None,
     target_codes: Codes | None = None,
-) -> Health:
+) -> CodeHealth:
     """The health of codes (n, levels) of n > 0 items whose levels have `sizes`.
 
     `modality` (n,) gives the purity of level 0. `query_codes` and `target_codes`, row by row those of a query
@@ -135,7 +135,7 @@ def measure(
         for number, size in enumerate(sizes)
     )
     shared = buckets[-1]
-    return Health(
+    return CodeHealth(
         items=len(codes),
         levels=levels,
         collisions=float(shared[shared > 1].sum() / len(codes)),

@@ -1,4 +1,4 @@
-"""The quantizer as one thing: fusion and codebooks, with a numpy door and a place on disk."""
+"""The quantizer: fusion and codebooks in one module, with NumPy in and out, saved to a model folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How well z and its codes find the right items: hit rates by exhaustive search, no decoder and no index."""
+"""Hit rates of z and of codes by exhaustive search, without a decoder or an index."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def code_recall(quantizer: Quantizer, pairs: Pairs, k: int = 5) -> dict[str, flo
     codes = quantizer.encode(item, pairs.item_modality)
     quantized = quantizer.decode(codes)
     return {
-        f"hit@{k}": mean_over_tasks(hits(query, quantizer.directions(codes), pairs, k), pairs),
-        f"hit@{k}_sum": mean_over_tasks(hits(query, quantized, pairs, k), pairs),
-        f"hit@{k}_z": mean_over_tasks(hits(query, item, pairs, k), pairs),
+        f"hit@{k}": mean_over_tasks(hits(query, quantizer.directions(codes), pairs, k), pairs.task),
+        f"hit@{k}_sum": mean_over_tasks(hits(query, quantized, pairs, k), pairs.task),
+        f"hit@{k}_z": mean_over_tasks(hits(query, item, pairs, k), pairs.task),
         "error": float((item - quantized).square().sum(1).mean()),
     }
 
@@ -47,9 +47,9 @@ def phi_recall(pairs: Pairs, k: int = 5) -> float:
     """Hit rate of exact search on phi, the mean over the tasks: what z and codes are measured against."""
     query = torch.arange(pairs.queries, device=pairs.device)
     item = torch.arange(pairs.items, device=pairs.device)
-    asked = F.normalize(torch.add(*pairs.query_parts(query)), dim=1)
-    held = F.normalize(torch.add(*pairs.item_parts(item)), dim=1)
-    return mean_over_tasks(hits(asked, held, pairs, k), pairs)
+    query_phi = F.normalize(torch.add(*pairs.query_parts(query)), dim=1)
+    item_phi = F.normalize(torch.add(*pairs.item_parts(item)), dim=1)
+    return mean_over_tasks(hits(query_phi, item_phi, pairs, k), pairs.task)
 
 
 @torch.no_grad()
@@ -64,8 +64,8 @@ def hits(query: Tensor, item: Tensor, pairs: PairRows, k: int) -> Tensor:
     return torch.cat(found)
 
 
-def mean_over_tasks(found: Tensor, pairs: PairRows) -> float:
-    """The plain mean over the tasks of each task's hit rate."""
-    asked = torch.bincount(pairs.task)
-    hit = torch.bincount(pairs.task, weights=found.double())
-    return float((hit / asked)[asked > 0].mean())
+def mean_over_tasks(hit: Tensor, task: Tensor) -> float:
+    """The mean over the tasks of each task's hit rate; both (n,), for each query."""
+    queries = torch.bincount(task)
+    hits = torch.bincount(task, weights=hit.double())
+    return float((hits / queries)[queries > 0].mean())

@@ -1,4 +1,4 @@
-"""Better codebooks at equal size: after training, codes and code vectors are fitted to each other in turn."""
+"""After training, codes and code vectors are refitted in turn, which lowers the quantization error."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def refine(
     """Lower the quantization error of z (n, dim) by `rounds` of encoding and fitting.
 
     A round encodes all z with the beam, then sweeps over the levels: each code vector becomes the mean of
-    what the other levels leave to it. So the sum is fitted as a whole, while codes are found level by level.
-    `anchor` counts the old vector as that many members, so that rare codes do not chase single vectors; codes
-    without members move to the vectors that are served worst. Returns the mean squared error before each
-    round and after the last; the best state seen is kept.
+    the residuals that the other levels leave. So the sum is fitted as a whole, while codes are found level by
+    level. `anchor` counts the old vector as that many members, so that rare codes do not overfit single
+    vectors; codes without members move to vectors with a large error. Returns the mean squared error before
+    each round and after the last; the best state seen is kept.
     """
     z = z.to(quantizer.vectors)
     errors: list[float] = []
@@ -39,14 +39,14 @@ def refine(
         if round_number < rounds:
             _fit(quantizer, z, codes, sweeps, anchor)
             generator = torch.Generator(z.device).manual_seed(seed + round_number)
-            _employ_idle(quantizer, z, codes, generator)
+            _revive_unused(quantizer, z, codes, generator)
     quantizer.vectors.copy_(best)
     return tuple(errors)
 
 
 def _free_levels(quantizer: ResidualQuantizer) -> range:
-    """Levels whose vectors may move: level 0 only where moving it cannot change a vector's modality code."""
-    return range(0 if quantizer.modality == "assigned" else quantizer.first, quantizer.levels)
+    """Levels whose vectors can move: level 0 only where moving it cannot change a vector's modality code."""
+    return range(0 if quantizer.modality == "assigned" else quantizer.first_level, quantizer.levels)
 
 
 def _fit(quantizer: ResidualQuantizer, z: Tensor, codes: Tensor, sweeps: int, anchor: float) -> None:
@@ -64,14 +64,18 @@ def _fit(quantizer: ResidualQuantizer, z: Tensor, codes: Tensor, sweeps: int, an
                 left -= step[code]
 
 
-def _employ_idle(quantizer: ResidualQuantizer, z: Tensor, codes: Tensor, generator: torch.Generator) -> None:
+def _revive_unused(
+    quantizer: ResidualQuantizer, z: Tensor, codes: Tensor, generator: torch.Generator
+) -> None:
     """Give codes without members the residual of vectors drawn by their error."""
     error = (z - quantizer.decode(codes)).square().sum(1).double() + 1e-12
     residual = z
     for level in range(quantizer.levels):
         book, code = quantizer.codebook(level), codes[:, level]
-        idle = (torch.bincount(code, minlength=len(book)) == 0).nonzero().squeeze(1)
-        if level >= quantizer.first and not quantizer.shared and len(idle):
-            drawn = torch.multinomial(error, len(idle), replacement=len(idle) > len(z), generator=generator)
-            book[idle] = residual[drawn]
+        unused = (torch.bincount(code, minlength=len(book)) == 0).nonzero().squeeze(1)
+        if level >= quantizer.first_level and not quantizer.shared and len(unused):
+            drawn = torch.multinomial(
+                error, len(unused), replacement=len(unused) > len(z), generator=generator
+            )
+            book[unused] = residual[drawn]
         residual = residual - book[code]

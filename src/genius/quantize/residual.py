@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from genius.errors import BadInput
 
 MODALITIES = 3
-WAYS = ("assigned", "nearest", "classifier", "none")
+MODALITY_SOURCES = ("assigned", "nearest", "classifier", "none")  # of the code of level 0
 SCORES_AT_ONCE = 1 << 25  # entries of the score matrix of one chunk: bounds the memory of `encode`
 
 
@@ -30,7 +30,7 @@ def code_sizes(levels: int, codes: int, modality: str = "assigned") -> tuple[int
 class ResidualQuantizer(nn.Module):
     """Codebooks for each level, and the search for the codes of a vector.
 
-    `modality` says where the code of level 0 comes from: `assigned` (it is known and given), `nearest` (the
+    `modality` says where the code of level 0 comes from: `assigned` (the caller passes it), `nearest` (the
     nearest code vector, as released), `classifier` (a linear classifier; nothing is subtracted from the
     residual, supplement C.2) or `none` (there is no such level). With `shared`, all other levels use one
     codebook (supplement, Table 6).
@@ -44,8 +44,9 @@ class ResidualQuantizer(nn.Module):
     ) -> None:
         super().__init__()
         sizes = tuple(sizes)
-        if modality not in WAYS:
-            raise BadInput(f"unknown modality way {modality!r}: choose one of {', '.join(WAYS)}")
+        if modality not in MODALITY_SOURCES:
+            sources = ", ".join(MODALITY_SOURCES)
+            raise BadInput(f"unknown modality {modality!r} for level 0: choose one of {sources}")
         if modality != "none" and sizes[:1] != (MODALITIES,):
             raise BadInput(f"sizes {sizes}: level 0 is the modality and has {MODALITIES} codes")
         if any(not 1 <= size <= 1 << 16 for size in sizes):
@@ -54,7 +55,7 @@ class ResidualQuantizer(nn.Module):
         if shared and len(set(sizes[first:])) > 1:
             raise BadInput(f"sizes {sizes}: levels that share one codebook have one size")
         self.dim, self.sizes, self.modality, self.shared = dim, sizes, modality, shared
-        self.first = first  # the first level that is searched for the nearest code by meaning
+        self.first_level = first  # the first level that codes content: 1, or 0 without a modality level
         starts = tuple(accumulate(sizes[:-1], initial=0))
         self.starts = tuple(min(start, starts[first]) for start in starts) if shared else starts
         rows = self.starts[-1] + sizes[-1]
@@ -133,7 +134,7 @@ class ResidualQuantizer(nn.Module):
         for level in range(self.levels):
             code = (
                 self.level_zero(z, modality)
-                if level < self.first
+                if level < self.first_level
                 else nearest(residual, self.codebook(level))
             )
             residual = residual - self.codebook(level)[code]  # eq. 6
@@ -145,10 +146,10 @@ class ResidualQuantizer(nn.Module):
         n = len(z)
         codes = z.new_empty(n, 1, 0, dtype=torch.long)  # (n, beams, levels so far)
         residual = z[:, None]  # (n, beams, dim)
-        if self.first:
+        if self.first_level:
             code = self.level_zero(z, modality)
             codes, residual = code[:, None, None], (z - self.codebook(0)[code])[:, None]
-        for level in range(self.first, self.levels):
+        for level in range(self.first_level, self.levels):
             book = self.codebook(level)
             gain = scores(residual.flatten(0, 1), book)  # how much each code lowers |residual|^2 / 2
             gain, code = gain.topk(min(beam, len(book)), dim=1)

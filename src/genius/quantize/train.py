@@ -1,9 +1,9 @@
-"""Stage 1: fusion and codebooks learned together (paper 4.2), on vectors that lie on the device.
+"""Stage 1: fusion and codebooks are trained together (paper 4.2), on embeddings that are on the device.
 
     L = contrastive * L_cl + residual * L_rq + agreement * L_mse          (eq. 8)
 
-A step draws its batch, fuses queries and items in one pass, quantizes, takes the losses and moves the
-codebooks; nothing waits for the device but the log.
+A step samples its batch, fuses queries and items in one pass, quantizes, computes the losses and updates the
+codebooks; only the log waits for the device.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from torch.nn import functional as F
 from genius.config import OptimiserConfig, TuningConfig
 from genius.data.pairs import Pairs
 from genius.errors import BadInput, TrainingStopped
-from genius.quantize.codebooks import MovingAverage, start_codebooks
-from genius.quantize.health import LEAST_PURITY, LEAST_USAGE, Health, measure
+from genius.quantize.codebooks import MovingAverage, init_codebooks
+from genius.quantize.health import LEAST_PURITY, LEAST_USAGE, CodeHealth, measure
 from genius.quantize.losses import agreement_loss, residual_loss
 from genius.quantize.model import Quantizer
 from genius.quantize.recall import code_recall, fuse_items, fuse_queries, phi_recall
@@ -41,8 +41,8 @@ REFINE_SAMPLE = 1_000_000  # items the codebooks are refined on, at most
 
 
 @dataclass(frozen=True, slots=True)
-class Objective:
-    """What a step minimises and how the codebooks move; the fields are those of the recipe."""
+class QuantizerObjective:
+    """The loss of a step and how the codebooks are updated; the fields are those of the recipe."""
 
     temperature: float = 0.01
     contrastive: float = 1.0
@@ -54,19 +54,19 @@ class Objective:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
-    """How stage 1 ended."""
+class TrainedQuantizer:
+    """The outcome of stage 1."""
 
     result: TrainingResult | None  # None where the fusion has nothing to learn
     errors: tuple[float, ...]  # of the train items, before each round of refinement and after the last
-    figures: Mapping[str, float]  # validation of the final quantizer, with phi beside it
-    health: Health
+    figures: Mapping[str, float]  # validation of the final quantizer, and of phi for comparison
+    health: CodeHealth
 
 
-class Stage(nn.Module):
-    """The quantizer with what only training needs; its state is what a checkpoint holds."""
+class TrainableQuantizer(nn.Module):
+    """The quantizer with the moving averages that only training needs; checkpoints hold its state."""
 
-    def __init__(self, quantizer: Quantizer, objective: Objective) -> None:
+    def __init__(self, quantizer: Quantizer, objective: QuantizerObjective) -> None:
         super().__init__()
         self.quantizer = quantizer
         self.moving = MovingAverage(quantizer.residual, objective.decay, objective.dead_below)
@@ -76,8 +76,8 @@ def train_quantizer(
     quantizer: Quantizer,
     train: Pairs,
     val: Pairs | None,
-    plan: OptimiserConfig,
-    objective: Objective,
+    optimiser: OptimiserConfig,
+    objective: QuantizerObjective,
     *,
     folder: Path,
     seed: int,
@@ -88,7 +88,7 @@ def train_quantizer(
     least_usage: float = LEAST_USAGE,
     notes: Mapping[str, Any] | None = None,
     show: bool = True,
-) -> Trained:
+) -> TrainedQuantizer:
     """Train `quantizer` in place on `train`, keep what is best on `val`, refine and tune the codebooks.
 
     `train` must be on the quantizer's device. A run found in `folder` is resumed, or refused if its `notes`
@@ -97,17 +97,17 @@ def train_quantizer(
     """
     if not (objective.contrastive or objective.residual or objective.agreement):
         raise BadInput("all loss weights are 0: set contrastive, residual or agreement")
-    stage = Stage(quantizer, objective).to(quantizer.device)
+    module = TrainableQuantizer(quantizer, objective).to(quantizer.device)
     if not (folder / "checkpoint.safetensors").exists():
-        broadcast_module(stage)
-        _start(stage, train, plan.batch, kmeans_sample, seed)
+        broadcast_module(module)
+        _start(module, train, optimiser.batch, kmeans_sample, seed)
     result = None
-    if any(True for _ in trainable(stage)):
+    if any(True for _ in trainable(module)):
         result = run(
             NAME,
-            stage,
-            make_step(stage, train, plan, objective, seed),
-            plan,
+            module,
+            make_step(module, train, optimiser, objective, seed),
+            optimiser,
             folder=folder,
             seed=seed,
             validate=None if val is None else _validation(quantizer, val),
@@ -121,26 +121,29 @@ def train_quantizer(
         )
     quantizer.eval()
     errors = _finish(quantizer, train, refine_rounds, tuning, folder / "finished.safetensors", seed)
-    judged = train if val is None else val
-    health = health_of(quantizer, judged, seed)
+    health = health_of(quantizer, train if val is None else val, seed)
     health.check(least_purity, least_usage)
     figures = {} if val is None else {**code_recall(quantizer, val), "hit@5_phi": phi_recall(val)}
-    return Trained(result, errors, figures, health)
+    return TrainedQuantizer(result, errors, figures, health)
 
 
 def make_step(
-    stage: Stage, pairs: Pairs, plan: OptimiserConfig, objective: Objective, seed: int
+    module: TrainableQuantizer,
+    pairs: Pairs,
+    optimiser: OptimiserConfig,
+    objective: QuantizerObjective,
+    seed: int,
 ) -> Callable[[int], dict[str, Tensor]]:
-    """The function of one step: losses of the batch by name, codebooks moved."""
-    quantizer, residual = stage.quantizer, stage.quantizer.residual
+    """The function of one step: it updates the codebooks and returns the losses by name."""
+    quantizer, residual = module.quantizer, module.quantizer.residual
     fuse: Callable[..., Tensor] = quantizer.fusion
-    if plan.compile:
+    if optimiser.compile:
         fuse = torch.compile(fuse)
 
-    part = rank_slice(plan.batch)
+    part = rank_slice(optimiser.batch)
 
     def step(number: int) -> dict[str, Tensor]:
-        batch = pairs.sample(number, plan.batch, seed)
+        batch = pairs.sample(number, optimiser.batch, seed)
         query, item = batch.query[part], batch.item[part]
         parts = zip(pairs.query_parts(query, batch.text[part]), pairs.item_parts(item), strict=True)
         z = fuse(*(torch.stack(both, dim=1).flatten(0, 1) for both in parts))  # query, its item, …: (2n, dim)
@@ -157,14 +160,14 @@ def make_step(
                 losses["classifier"] = F.cross_entropy(residual.classifier(z.detach()), modality)
                 losses["loss"] = losses["loss"] + losses["classifier"]
             before = z.detach()[:, None] - F.pad(partial, (0, 0, 1, 0))[:, :-1]
-            stage.moving.update(residual, before, codes, generator_for(z.device, seed, "revive", number))
+            module.moving.update(residual, before, codes, generator_for(z.device, seed, "revive", number))
         return losses
 
     return step
 
 
 def stage_losses(
-    z: Tensor, partial: Tensor, objective: Objective, positive: Tensor | None = None
+    z: Tensor, partial: Tensor, objective: QuantizerObjective, positive: Tensor | None = None
 ) -> dict[str, Tensor]:
     """The losses of eq. 8 by name, `loss` being their weighted sum; a loss with weight 0 is left out.
 
@@ -183,10 +186,10 @@ def stage_losses(
     return {"loss": torch.stack(weighted).sum(), **losses}
 
 
-def health_of(quantizer: Quantizer, pairs: Pairs, seed: int = 0) -> Health:
-    """The health of the items' codes (of a sample, if there are many), with the agreement of the queries.
+def health_of(quantizer: Quantizer, pairs: Pairs, seed: int = 0) -> CodeHealth:
+    """Statistics of the items' codes (of a sample, if there are many) and their agreement with the queries'.
 
-    Raises TrainingStopped if z is no unit vector.
+    Raises TrainingStopped if z is not a unit vector.
     """
     items = _sample(pairs.items, HEALTH_SAMPLE, pairs.device, seed, "health items")
     queries = _sample(pairs.queries, HEALTH_SAMPLE, pairs.device, seed, "health queries")
@@ -199,38 +202,40 @@ def health_of(quantizer: Quantizer, pairs: Pairs, seed: int = 0) -> Health:
     codes = quantizer.encode(z, modality)
     targets = pairs.positive[pairs.positive_start[queries]]
     wanted = pairs.item_modality[targets]
-    asked = quantizer.encode(fuse_queries(quantizer, pairs, queries), wanted)
-    answered = quantizer.encode(fuse_items(quantizer, pairs, targets), wanted)
+    query_codes = quantizer.encode(fuse_queries(quantizer, pairs, queries), wanted)
+    target_codes = quantizer.encode(fuse_items(quantizer, pairs, targets), wanted)
     return measure(
         codes.cpu().numpy(),
         quantizer.sizes,
-        modality=modality.cpu().numpy() if quantizer.residual.first else None,
+        modality=modality.cpu().numpy() if quantizer.residual.first_level else None,
         error=float((z - quantizer.decode(codes)).square().sum(1).mean()),
-        query_codes=asked.cpu().numpy(),
-        target_codes=answered.cpu().numpy(),
+        query_codes=query_codes.cpu().numpy(),
+        target_codes=target_codes.cpu().numpy(),
     )
 
 
-def _start(stage: Stage, pairs: Pairs, batch: int, sample: int, seed: int) -> None:
+def _start(module: TrainableQuantizer, pairs: Pairs, batch: int, sample: int, seed: int) -> None:
     """Codebooks by k-means on a sample of items and queries, as the fusion has them before training."""
-    quantizer = stage.quantizer.eval()
+    quantizer = module.quantizer.eval()
     items = _sample(pairs.items, (sample + 1) // 2, pairs.device, seed, "k-means items")
     queries = _sample(pairs.queries, sample - len(items), pairs.device, seed, "k-means queries")
     z = torch.cat([fuse_items(quantizer, pairs, items), fuse_queries(quantizer, pairs, queries)])
     if not bool(z.isfinite().all()):
-        raise TrainingStopped(f"{NAME}: NaN or Inf in z before step 1: the weights it starts from are spoilt")
+        raise TrainingStopped(
+            f"{NAME}: NaN or Inf in z before step 1: check the vectors and the weights it starts from"
+        )
     modality = torch.cat([pairs.item_modality[items], pairs.wanted[queries]])
-    codes = start_codebooks(quantizer.residual, z, modality, generator_for(pairs.device, seed, "k-means"))
-    stage.moving.start(quantizer.residual, codes, 2 * batch)
+    codes = init_codebooks(quantizer.residual, z, modality, generator_for(pairs.device, seed, "k-means"))
+    module.moving.start(quantizer.residual, codes, 2 * batch)
 
 
 def _finish(
     quantizer: Quantizer, train: Pairs, rounds: int, tuning: TuningConfig | None, file: Path, seed: int
 ) -> tuple[float, ...]:
-    """Refine and tune the codebooks; the errors that `_refine` gives.
+    """Refine and tune the codebooks; returns the errors of `_refine`.
 
-    The outcome is kept in `file` and taken from there by a run that is started again: on a GPU sums come out
-    a little different each time, and a decoder belongs to the very quantizer it was trained on.
+    The result is cached in `file` for a run that is resumed: sums on a GPU are not deterministic, and a
+    decoder needs exactly the quantizer it was trained with.
     """
     if not rounds and tuning is None:
         return ()
@@ -245,7 +250,7 @@ def _finish(
     errors = _refine(quantizer, train, rounds, seed) if rounds else ()
     if tuning is not None:
         tune(quantizer, train, tuning, seed)
-    barrier()  # all have looked for the file
+    barrier()  # all processes have checked whether the file exists
     if is_main():
         save_weights(quantizer.state_dict(), file, {"start": start, "errors": json.dumps(errors)})
     return errors
@@ -264,7 +269,7 @@ def _refine(quantizer: Quantizer, pairs: Pairs, rounds: int, seed: int) -> tuple
 
 def _validation(quantizer: Quantizer, val: Pairs) -> Callable[[], Mapping[str, float]]:
     def validate() -> Mapping[str, float]:
-        health_of(quantizer, val).check(least_purity=0.0)  # purity may still be on its way
+        health_of(quantizer, val).check(least_purity=0.0)  # early in training purity may still be low
         return code_recall(quantizer, val)
 
     return validate

@@ -1,11 +1,12 @@
-"""Codebooks that rank: after refinement, code vectors learn to tell the items apart that queries ask for.
+"""Codebooks tuned for ranking: after refinement, code vectors learn to separate items that queries ask for.
 
-Refinement brings the sum of an item's code vectors near to its z; what a search needs is that the query's own
-item is nearer than the others. So, with codes and fusion held, the code vectors alone move to lower
+Refinement brings the sum of an item's code vectors near to its z; a search needs the query's own item to be
+nearer than the others. So, with codes and fusion fixed, the code vectors alone are trained on
 
     L_cl(z_query, sum of the item's code vectors) + error * |z_item - sum|^2          (not in the paper)
 
-the contrastive loss of stage 1, on the quantized item. The second term keeps them where encoding finds them.
+the contrastive loss of stage 1, on the quantized item. The second term keeps the sums near z, so that
+encoding still finds the same codes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def tune(quantizer: Quantizer, pairs: Pairs, tuning: TuningConfig, seed: int = 0
     z_item = fuse_items(quantizer, pairs)
     codes = quantizer.encode(z_item, pairs.item_modality)
     vectors = residual.vectors.clone().requires_grad_(True)
-    held = 0 if residual.modality == "assigned" else residual.starts[residual.first]  # rows of level 0
+    held = 0 if residual.modality == "assigned" else residual.starts[residual.first_level]  # rows of level 0
     optimiser = torch.optim.Adam([vectors], lr=tuning.rate)
     schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.0, max(tuning.steps, 1))
     losses: list[Tensor] = []

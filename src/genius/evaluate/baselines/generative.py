@@ -211,7 +211,8 @@ class GenerativeBaseline:
 
         from genius.config import OptimiserConfig
         from genius.decode.initial import initialise
-        from genius.decode.model import Decoder, DecoderShape
+        from genius.decode.model import Decoder
+        from genius.decode.shape import DecoderShape
         from genius.decode.targets import level_losses
         from genius.seeding import generator_for
         from genius.training.loop import run

@@ -1,10 +1,11 @@
-"""A plain beam search over the codes of a pool: how training looks at what the decoder has learned so far.
+"""Validation while the decoder trains: the hit rate of its own score in a plain beam search.
 
-It keeps to tensors but not to the memory and speed that a search engine needs; that one is in `search/`.
+This beam search is short rather than fast; the one for pools of millions is in `genius.search`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,17 +14,27 @@ from torch.nn import functional as F
 
 from genius.data.pairs import Pairs
 from genius.decode.model import Decoder
+from genius.decode.vectors import ROWS_AT_ONCE, encode_items
+from genius.quantize.model import Quantizer
+from genius.quantize.recall import mean_over_tasks
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderValidation:
+    """How the decoder is validated."""
+
+    queries: int = 5000  # at most that many, evenly spread over all
+    beam: int = 50
+    rows: int = 256  # queries searched at once
 
 
 @dataclass(frozen=True, slots=True)
 class CodePool:
-    """The codes of a pool as a tree; a node of level l is the number of a distinct prefix of l codes."""
+    """The codes of a pool as a tree; a node of level l is a distinct prefix of l codes, by number."""
 
     sizes: tuple[int, ...]
-    keys: tuple[
-        Tensor, ...
-    ]  # per level: node * sizes[level] + code of each edge, ascending; edge = child node
-    items: Tensor  # item rows, leaf after leaf, ascending within a leaf
+    keys: tuple[Tensor, ...]  # per level: node * sizes[level] + code of each child, ascending
+    items: Tensor  # item rows, in the order of the leaves, ascending within a leaf
     first: Tensor  # (leaves + 1,) where each leaf's items begin
 
     @classmethod
@@ -59,11 +70,11 @@ class CodePool:
         ends = counts.cumsum(1)
         rank = torch.arange(k, device=leaves.device).expand(len(leaves), k).contiguous()
         beam = torch.searchsorted(ends, rank, right=True)
-        there = beam < leaves.shape[1]
+        exists = beam < leaves.shape[1]
         beam = beam.clamp_max(leaves.shape[1] - 1)
         offset = rank - (ends - counts).gather(1, beam)
         place = self.first[leaves.gather(1, beam)] + offset
-        return torch.where(there, self.items[place.clamp_max(len(self.items) - 1)], -1)
+        return torch.where(exists, self.items[place.clamp_max(len(self.items) - 1)], -1)
 
 
 @torch.no_grad()
@@ -89,12 +100,31 @@ def best_items(decoder: Decoder, pool: CodePool, z: Tensor, beam: int, k: int) -
 def hit_rates(
     pairs: Pairs, query: Tensor, found: Tensor, ks: tuple[int, ...] = (1, 5, 10)
 ) -> dict[str, float]:
-    """Hit rate at each k of found items (n, >= k) for query rows (n,): the mean over tasks of their means."""
-    right = pairs.are_positive(query[:, None], found.clamp_min(0)) & (found >= 0)
-    tasks = pairs.task[query]
-    counts = torch.bincount(tasks)
-    figures = {}
-    for k in ks:
-        sums = torch.bincount(tasks, weights=right[:, :k].any(1).double())
-        figures[f"hit@{k}"] = (sums[counts > 0] / counts[counts > 0]).mean().item()
-    return figures
+    """Hit rate at each k of found items (n, >= k) for query rows (n,), the mean over the tasks."""
+    positive = pairs.are_positive(query[:, None], found.clamp_min(0)) & (found >= 0)
+    return {f"hit@{k}": mean_over_tasks(positive[:, :k].any(1), pairs.task[query]) for k in ks}
+
+
+def validator(
+    decoder: Decoder,
+    quantizer: Quantizer,
+    val: Pairs,
+    validation: DecoderValidation,
+    precision: str = "float32",
+) -> Callable[[], dict[str, float]]:
+    """A function that returns the hit rates of the decoder's own score in the pool of `val`."""
+    pool = CodePool.build(encode_items(quantizer, val)[1], decoder.shape.sizes)
+    spread = torch.linspace(0, val.queries - 1, min(validation.queries, val.queries), device=val.device)
+    rows = spread.round().long()
+    with torch.no_grad():
+        z = torch.cat([quantizer(*val.query_parts(part)) for part in torch.split(rows, ROWS_AT_ONCE)])
+
+    def validate() -> dict[str, float]:
+        with torch.autocast(val.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+            found = [
+                best_items(decoder, pool, part, validation.beam, 10)
+                for part in torch.split(z, validation.rows)
+            ]
+        return hit_rates(val, rows, torch.cat(found))
+
+    return validate

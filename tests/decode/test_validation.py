@@ -6,8 +6,9 @@ import torch
 
 from genius.data.pairs import build_pairs
 from genius.decode.initial import initialise
-from genius.decode.model import Decoder, DecoderShape
-from genius.decode.plain_beam import CodePool, best_items, hit_rates
+from genius.decode.model import Decoder
+from genius.decode.shape import DecoderShape
+from genius.decode.validation import CodePool, best_items, hit_rates
 
 SHAPE = DecoderShape(6, (3, 5, 4), layers=1, width=8, heads=1, head_width=8, feed_forward=8, prefix=2)
 CODES = torch.tensor([[0, 4, 1], [2, 0, 0], [0, 4, 1], [0, 1, 3], [2, 0, 2], [0, 4, 0], [0, 4, 1]])
