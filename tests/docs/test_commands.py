@@ -106,6 +106,13 @@ def _model(values: dict[str, Any]) -> None:
         raise BadInput(f"no model is called {name}")
 
 
+def _systems(values: dict[str, Any]) -> None:
+    from genius.evaluate.systems import system_names
+
+    system_names(values["systems"])
+    _model(values)
+
+
 def _serve(values: dict[str, Any]) -> None:
     from genius.serve.access import check_key
 
@@ -118,8 +125,10 @@ VALUES: dict[str, Callable[[dict[str, Any]], None]] = {
     "search": _want,
     "export": _export,
     "index": _model,
-    "eval": _model,
-    "bench": _model,
+    "ablate": _recipe,
+    "eval": _systems,
+    "bench": _systems,
+    "report": _systems,
     "serve": _serve,
 }
 
@@ -217,10 +226,11 @@ def test_command_in_the_text_names_verbs_scripts_and_options_that_exist(page, li
         return
     verb, *rest = words
     assert verb in PROGRAM.commands, f"genius has no verb {verb!r}"
-    options = {
-        name for option in PROGRAM.commands[verb].params for name in (*option.opts, *option.secondary_opts)
-    }
+    command = PROGRAM.commands[verb]
+    options = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
     assert {word.split("=")[0] for word in rest if word.startswith("--")} <= options | {"--help"}
+    if "--data" in rest:  # a whole command
+        understood(line)
 
 
 @pytest.mark.parametrize(
@@ -233,6 +243,7 @@ def test_command_in_the_text_names_verbs_scripts_and_options_that_exist(page, li
         "genius search x --want images",
         "genius search x --rerank vector",
         "genius bench --data M-BEIR --model nothing",
+        "genius eval --data M-BEIR --systems ours,nothing",
         "genius serve --host 0.0.0.0",  # without a key
         "torchrun --nproc 4 -m genius train all recipes/none.toml",
         "python benchmarks/nothing.py",
