@@ -17,8 +17,9 @@ from genius.cluster.vectors import ShardedEngine
 from genius.engine import SearchResult
 from genius.errors import BadInput, GeniusError, IndexLocked
 from genius.ingest.result import AddResult
-from genius.serve.backend import EngineBackend, Status
+from genius.serve.backend import Status
 from genius.serve.batching import Busy
+from genius.serve.engine_backend import EngineBackend
 from genius.serve.limits import Limits
 from genius.serve.log import LOGGER
 from genius.serve.metrics import Metrics

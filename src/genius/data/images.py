@@ -1,8 +1,11 @@
-"""Images decoded safely: known formats only, size checked before decoding, always upright RGB."""
+"""Images decoded safely: known formats only, cost checked before decoding, always upright RGB."""
 
 from __future__ import annotations
 
 import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -20,7 +23,15 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"))
 MAX_PIXELS = 64_000_000
 MAX_BYTES = 512 * 2**20  # some decoders read the whole file first
+MAX_WORK = 1_000_000_000  # pixels x scans of a JPEG: about a second
+MAX_RLE_PIXELS = 4_000_000  # of a run-length BMP, which Pillow decodes in Python
+LARGE = 16_000_000  # pixels; of larger images one is decoded at a time, so that threads share the memory
 MAX_RATIO = 200  # long side to short side; scaling a thinner strip up to a square costs too much memory
+
+_BAND = 1 << 20  # pixels converted at a time
+_ORIENTATION = 0x0112  # EXIF tag
+_SCAN = b"\xff\xda"  # begins a scan of a JPEG, and cannot occur inside one
+_large = threading.Lock()
 
 
 def open_image(source: ImageSource, max_pixels: int = MAX_PIXELS, at_least: int | None = None) -> Image.Image:
@@ -78,9 +89,46 @@ def _refuse_odd_file(path: Path) -> None:
 def _decode(stream: IO[bytes], max_pixels: int, at_least: int | None) -> Image.Image:
     with Image.open(stream, formats=FORMATS) as image:
         _refuse_odd_size(image, max_pixels)
-        if at_least is not None:
-            image.draft("RGB", (at_least, at_least))
-        return _convert(image, max_pixels)
+        _refuse_costly(image, stream)
+        with _one_at_a_time(image):
+            if at_least is not None:
+                image.draft("RGB", (at_least, at_least))
+            return _convert(image, max_pixels)
+
+
+@contextmanager
+def _one_at_a_time(image: Image.Image) -> Iterator[None]:
+    if image.width * image.height <= LARGE:
+        yield
+        return
+    with _large:
+        yield
+
+
+def _refuse_costly(image: Image.Image, stream: IO[bytes]) -> None:
+    """Stop before decoding what takes far longer than its size tells."""
+    pixels = image.width * image.height
+    if image.format == "BMP" and image.tile and image.tile[0][0] == "bmp_rle" and pixels > MAX_RLE_PIXELS:  # type: ignore[attr-defined]
+        raise BadImage(f"a run-length BMP of more than {MAX_RLE_PIXELS:,} pixels; save it as PNG")
+    if image.format in ("JPEG", "MPO", "TIFF"):  # a TIFF may hold JPEGs
+        scans = _scans(stream)
+        if scans * pixels > MAX_WORK and (image.format != "TIFF" or image.info.get("compression") == "jpeg"):
+            raise BadImage(
+                f"a JPEG of {scans} scans; with {pixels:,} pixels the limit is {MAX_WORK // pixels}, "
+                "save it again with fewer"
+            )
+
+
+def _scans(stream: IO[bytes]) -> int:
+    """How many scans begin in a file; where it is read next is left as it was."""
+    place = stream.tell()
+    stream.seek(0)
+    count, last = 0, b""
+    while part := stream.read(1 << 20):
+        count += (last + part).count(_SCAN)
+        last = part[-1:]
+    stream.seek(place)
+    return count
 
 
 def _refuse_odd_size(image: Image.Image, max_pixels: int) -> None:
@@ -103,27 +151,43 @@ def _convert(image: Image.Image, max_pixels: int) -> Image.Image:
     if upright.mode.startswith(("I", "F")):
         upright = _to_8_bits(upright)
     if upright.has_transparency_data:
-        clear = upright.convert("RGBA")
-        white = Image.new("RGBA", clear.size, "white")
-        white.alpha_composite(clear)
-        upright = white
-    return upright if upright.mode == "RGB" else upright.convert("RGB")
+        return _on_white(upright)
+    if upright.mode != "RGB":
+        return upright.convert("RGB")
+    return upright.copy() if upright is image else upright
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """A copy of `image`, turned as its EXIF orientation says."""
+    """`image`, or a copy that is turned as its EXIF orientation says."""
     try:
-        return ImageOps.exif_transpose(image)
+        if image.getexif().get(_ORIENTATION, 1) in range(2, 9):
+            return ImageOps.exif_transpose(image)
     except Exception:  # a broken EXIF block is no reason to lose the picture
-        return image.copy()
+        return image
+    return image
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    """`image` as RGB over white; in bands, since whole copies of a large image are many times its file."""
+    flat = Image.new("RGB", image.size)
+    rows = max(1, _BAND // image.width)
+    for top in range(0, image.height, rows):
+        band = image.crop((0, top, image.width, min(top + rows, image.height))).convert("RGBA")
+        white = Image.new("RGBA", band.size, "white")
+        white.alpha_composite(band)
+        flat.paste(white.convert("RGB"), (0, top))
+    return flat
 
 
 def _to_8_bits(image: Image.Image) -> Image.Image:
     """Grey values of 16 or 32 bits or of floats as 0 to 255, by the range they are customarily written in."""
     if image.mode.startswith("I;16"):
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    values = np.nan_to_num(np.asarray(image, dtype=np.float32), nan=0.0, posinf=0.0, neginf=0.0)
+    values = np.array(image, dtype=np.float32)  # changed in place: an image may be large
+    np.nan_to_num(values, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
     peak = float(values.max())
     usual = (1.0, 255.0, 65_535.0) if image.mode == "F" else (255.0, 65_535.0)
     full = next((limit for limit in usual if peak <= limit), peak)
-    return Image.fromarray(np.clip(values * (255.0 / full), 0, 255).astype(np.uint8))
+    values *= 255.0 / full
+    np.clip(values, 0, 255, out=values)
+    return Image.fromarray(values.astype(np.uint8))

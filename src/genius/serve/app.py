@@ -16,8 +16,9 @@ from genius import __version__
 from genius.engine import Engine
 from genius.errors import BadInput, GeniusError, IndexLocked, StorageError
 from genius.serve.access import AccessRules
-from genius.serve.backend import Backend, EngineBackend, NotFound
+from genius.serve.backend import Backend, NotFound
 from genius.serve.batching import Busy
+from genius.serve.engine_backend import EngineBackend
 from genius.serve.gate import Gate
 from genius.serve.limits import Limits
 from genius.serve.metrics import Metrics

@@ -25,7 +25,10 @@ class Limits:
     held: int = 256 * MB  # bytes of bodies held at a time; more get 503
     head_s: float = 10.0  # the head of a request must be here by then, else the connection is closed
     upload_s: float = 30.0  # a request must be here by then, else 408
-    search_s: float = 10.0  # a search must be answered by then, else 503
+    decoders: int = 2  # processes that decode pictures, each with 1 GB of memory
+    decode_s: float = 5.0  # of processor time, for one picture
+    decode_all_s: float = 30.0  # for all pictures of a request that adds items
+    search_s: float = 10.0  # a search must be answered by then, its picture decoded, else 503
     write_s: float = 120.0
     send_s: float = 10.0  # a client that takes nothing of its response for so long is hung up on
     stop_s: int = 10  # requests under way may finish when the server is told to stop

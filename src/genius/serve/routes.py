@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from genius.data.report import printable
 from genius.errors import BadInput
-from genius.serve.backend import Backend, prefix_of
+from genius.serve.backend import Backend
 from genius.serve.limits import Limits
 from genius.serve.schemas import (
     AddRequest,
@@ -116,7 +116,7 @@ def routes(backend: Backend) -> APIRouter:
     async def codes(
         prefix: Annotated[str, Query(max_length=400, description="Codes with commas between them.")] = "",
     ) -> CodesResponse:
-        return await backend.codes(prefix_of(prefix))
+        return await backend.codes(_prefix_of(prefix))
 
     @api.get("/v1/stats", summary="What is in the index", response_model=StatsResponse)
     async def stats() -> dict[str, Any]:
@@ -167,9 +167,14 @@ async def _asked(request: Request, kind: type[M], limits: Limits) -> M:
     try:
         if _is_form(request):
             return kind.model_validate(await _form(request), context=limits)
-        return kind.model_validate_json(await request.body(), strict=True, context=limits)
+        return kind.model_validate_json(await _body_of(request), strict=True, context=limits)
     except ValidationError as error:
         raise BadInput("; ".join(_complaint(dict(one)) for one in error.errors()[:5])) from None
+
+
+async def _body_of(request: Request) -> bytes:
+    """The whole body; unlike `request.body()` it is not kept until the request ends."""
+    return b"".join([part async for part in request.stream()])
 
 
 async def _form(request: Request) -> dict[str, Any]:
@@ -214,3 +219,11 @@ def _body(kind: type[BaseModel], caps: dict[str, int], multipart: type[BaseModel
                     option["maximum"] = caps[name]
     content = {"application/json": {"schema": whole}, "multipart/form-data": {"schema": form}}
     return {"requestBody": {"required": True, "content": content}}
+
+
+def _prefix_of(codes: str) -> list[int]:
+    """The prefix written as numbers with commas; the empty one is the whole tree."""
+    parts = [part for part in codes.split(",") if part.strip()]
+    if len(parts) > 64 or not all(part.strip().isdecimal() and len(part.strip()) < 6 for part in parts):
+        raise BadInput("a prefix is codes with commas between them, such as 0,17,3")
+    return [int(part) for part in parts]

@@ -1,0 +1,273 @@
+"""The engine as the server uses it: each kind of work in its own thread, errors left to the routes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from genius.engine import Engine, SearchResult
+from genius.errors import BadImage
+from genius.ingest.item import thumbnail
+from genius.ingest.result import AddResult
+from genius.serve.backend import NotFound, Status
+from genius.serve.batching import Batcher, Busy, SearchSettings
+from genius.serve.decoding import SIDE, ImageDecoder
+from genius.serve.limits import Limits
+from genius.serve.log import LOGGER, log
+from genius.serve.metrics import Metrics
+from genius.serve.schemas import ChildCode, CodesResponse, ItemResponse, NewItem, SearchRequest
+from genius.store.records import Record
+from genius.types import Item, Modality, Query
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+T = TypeVar("T")
+READERS = 4
+PRIVATE = ("folder",)  # where the index lies is nobody's business
+
+
+class EngineBackend:
+    """An engine behind queues: searches in batches, changes one after the other, small reads beside them."""
+
+    def __init__(self, engine: Engine, limits: Limits, metrics: Metrics) -> None:
+        self.engine, self.limits, self.metrics = engine, limits, metrics
+        self.error: Exception | None = None
+        self._state: Status = "loading"
+        self._writing = 0
+
+    @property
+    def status(self) -> Status:
+        """Ready when the model is loaded and searches are answered in time."""
+        return "stuck" if self._state == "ready" and not self._batcher.answers else self._state
+
+    async def start(self, failed: Callable[[], None]) -> None:
+        """Begin to answer; the model is loaded meanwhile, and `failed` is called if it cannot be."""
+        limits = self.limits
+        self._state, self.error = "loading", None
+        self._reads = ThreadPoolExecutor(READERS, "read")
+        self._writes = ThreadPoolExecutor(1, "write")
+        self._batcher = Batcher(
+            self._search,
+            batch=limits.batch,
+            waiting=limits.waiting,
+            seconds=limits.search_s,
+            metrics=self.metrics,
+        )
+        self._decoder = ImageDecoder(
+            processes=limits.decoders, waiting=limits.waiting, seconds=limits.decode_s
+        )
+        self._adding = asyncio.Semaphore(limits.decoders)  # adds that hold decoded images
+        await self._batcher.start()
+        self._loading = asyncio.create_task(self._load(failed))
+
+    async def started(self) -> None:
+        """Wait until the model is loaded, or cannot be."""
+        await self._loading
+
+    async def stop(self) -> None:
+        """Let work under way end, then let go of the engine's threads."""
+        self._state = "stopping"
+        self._loading.cancel()
+        await self._batcher.stop()
+        await asyncio.to_thread(self._decoder.close)
+        await asyncio.to_thread(self._writes.shutdown)
+        await asyncio.to_thread(self._reads.shutdown)
+
+    async def _load(self, failed: Callable[[], None]) -> None:
+        try:
+            await self._read(self.warm)
+            self._state = "ready"
+            log("ready", items=(await self.stats())["items"], model=self.engine.index.settings["model"])
+        except Exception as error:
+            self._state, self.error = "failed", error
+            LOGGER.error("model not loaded", extra={"fields": {"reason": str(error)}})
+            failed()
+
+    def warm(self) -> None:
+        """Load what the first search would have to load, the decoder too."""
+        _ = self.engine.model, self.engine.searcher
+        self.engine.warm()
+
+    # --- searching ----------------------------------------------------------------------------------------
+
+    async def search(self, ask: SearchRequest) -> tuple[SearchResult, int]:
+        """The hits of a search, and how many searches were answered together."""
+        self._require_ready()
+        settings = SearchSettings(ask.limit + (ask.like is not None), ask.search, ask.rerank, ask.beam)
+        try:
+            async with asyncio.timeout(self.limits.search_s):
+                result, batch = await self._batcher.ask(await self._query(ask), settings)
+        except TimeoutError:
+            seconds = f"{self.limits.search_s:g} s"
+            raise Busy(f"no answer within {seconds}: try again, with a smaller beam or picture") from None
+        if ask.like is not None:
+            others = [hit for hit in result.hits if hit.id != ask.like][: ask.limit]
+            result = result._replace(hits=[replace(hit, rank=n) for n, hit in enumerate(others, start=1)])
+        return result, batch
+
+    def _search(self, queries: Sequence[Query], settings: SearchSettings) -> list[SearchResult]:
+        results = self.engine.results(
+            queries, settings.k, search=settings.search, rerank=settings.rerank, beam=settings.beam
+        )
+        if results:
+            self.metrics.generation.set(results[0].generation)
+        return results
+
+    async def _query(self, ask: SearchRequest) -> Query:
+        text, image = ask.text, None
+        if ask.image is not None:
+            image = await self._decoder.decode(ask.image, self.limits.pixels)
+        if ask.like is not None:
+            text, stored = await self._like(ask.like, (text or "").strip())
+            image = image or stored
+        want = None if ask.want == "any" else Modality(ask.want)
+        return Query(text=text, image=image, want=want, instruction=ask.instruction or None)
+
+    async def _like(self, id: str, but: str) -> tuple[str | None, Image | None]:
+        """Text and image to search with for what is like an item; with `but`, a caption gives way to it."""
+        record = await self._read(self._record, id)
+        image = None
+        if record.modality is not Modality.TEXT:
+            image = await self._decoder.decode(await self.thumbnail(id, SIDE), self.limits.pixels)
+        if but and image is not None:
+            return but, image
+        return " ".join(filter(None, (record.text, but))) or None, image
+
+    # --- changing -----------------------------------------------------------------------------------------
+
+    async def add(self, items: Sequence[NewItem]) -> AddResult:
+        """Add items; they are on disk and searchable when this returns."""
+        self._require_ready()
+        refused: list[tuple[str, BadImage]] = []
+        if any(item.image is not None for item in items):
+            self._require_turn()
+            async with self._adding:
+                added = await self._write(self.engine.add, await self._decoded(items, refused))
+        else:
+            added = await self._write(self.engine.add, [Item(i.id, None, i.text, i.meta) for i in items])
+        for id, reason in refused:
+            added.report.skip(id, reason)
+        for how in ("added", "updated"):
+            self.metrics.changed.labels(how).inc(getattr(added, how))
+        return added
+
+    async def _decoded(self, items: Sequence[NewItem], refused: list[tuple[str, BadImage]]) -> list[Item]:
+        """The items with their images decoded, one after the other; those that cannot be are `refused`."""
+        ready = []
+        try:
+            async with asyncio.timeout(self.limits.decode_all_s):
+                for item in items:
+                    try:
+                        data = item.image
+                        image = None if data is None else await self._decoder.decode(data, self.limits.pixels)
+                        ready.append(Item(item.id, image, item.text, item.meta))
+                    except BadImage as error:
+                        refused.append((item.id, error))
+        except TimeoutError:
+            raise Busy(
+                f"the pictures of this request took more than {self.limits.decode_all_s:g} s to decode: "
+                "nothing was added, send fewer at a time"
+            ) from None
+        return ready
+
+    async def remove(self, id: str) -> int:
+        """Remove an item; it is gone when this returns. How many there were."""
+        removed = await self._write(self.engine.remove, [id])
+        self.metrics.changed.labels("removed").inc(removed)
+        return removed
+
+    # --- looking ------------------------------------------------------------------------------------------
+
+    async def item(self, id: str) -> ItemResponse:
+        """An item; raises NotFound."""
+        return found(await self._read(self._record, id))
+
+    async def thumbnail(self, id: str, side: int) -> bytes:
+        """A small JPEG of an item's image; raises NotFound."""
+        record = await self._read(self._record, id)
+        if record.path is None:
+            data = await self._read(self.engine.thumbnail, id, side)
+            if data is None:
+                raise NotFound("no item with a picture has this id")
+            return data
+        try:
+            image = await self._decoder.decode(Path(record.path), side=side)
+        except BadImage:
+            raise NotFound("the picture of this item cannot be read any more") from None
+        return await self._read(thumbnail, image, side)
+
+    async def stats(self) -> dict[str, Any]:
+        """What is in the index."""
+        facts = await self._read(self.engine.stats)
+        for modality, count in facts["modalities"].items():
+            self.metrics.items.labels(modality).set(count)
+        self.metrics.generation.set(facts["generation"])
+        return {name: value for name, value in facts.items() if name not in PRIVATE}
+
+    async def codes(self, prefix: Sequence[int]) -> CodesResponse:
+        """What shares a prefix of codes."""
+        branch, records = await self._read(self.engine.branch, prefix)
+
+        def shown(rows: Sequence[int]) -> list[ItemResponse]:
+            return [found(records[row]) for row in rows if row in records]
+
+        return CodesResponse(
+            prefix=list(branch.prefix),
+            levels=self.engine.index.levels,
+            items=branch.items,
+            codes=[ChildCode(code=t.code, items=t.items, some=shown(t.rows)) for t in branch.children],
+            first=shown(branch.rows),
+        )
+
+    # --- threads ------------------------------------------------------------------------------------------
+
+    def _record(self, id: str) -> Record:
+        record = self.engine.get(id)
+        if record is None:
+            raise NotFound("no item has this id")
+        return record
+
+    def _require_ready(self) -> None:
+        if self._state != "ready":
+            raise Busy(f"the server is {self._state}: try again in a moment")
+
+    def _require_turn(self) -> None:
+        if self._writing >= self.limits.writes:
+            raise Busy(f"{self.limits.writes} changes are waiting already: try again in a moment", 429)
+
+    async def _read(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._reads, work, *arguments)
+
+    async def _write(self, work: Callable[..., T], *arguments: Any) -> T:
+        """The result of a change, which waits for those before it; once begun, it is carried out."""
+        self._require_turn()
+        self._writing += 1
+        change = asyncio.get_running_loop().run_in_executor(self._writes, work, *arguments)
+        change.add_done_callback(self._written)
+        try:
+            return await asyncio.wait_for(asyncio.shield(change), self.limits.write_s)
+        except TimeoutError:
+            raise Busy("the change goes on, but takes long: look for it later") from None
+
+    def _written(self, change: asyncio.Future[Any]) -> None:
+        self._writing -= 1
+        if not change.cancelled():
+            change.exception()  # whoever gave up waiting does not ask for it
+
+
+def found(record: Record) -> ItemResponse:
+    """A stored item as it is shown."""
+    return ItemResponse(
+        id=record.id,
+        modality=record.modality,
+        codes=record.codes.tolist(),
+        text=record.text,
+        image=record.modality is not Modality.TEXT,
+        meta=json.loads(record.meta),
+    )
