@@ -11,7 +11,7 @@ import typer
 from genius.errors import BadInput
 
 
-class Kind(NamedTuple):
+class Converter(NamedTuple):
     """A converter: "module:function", called with (source, to) and the options it takes."""
 
     function: str
@@ -20,25 +20,25 @@ class Kind(NamedTuple):
 
 
 # A new kind is one function somewhere and one line here.
-KINDS: dict[str, Kind] = {
-    "clip-sf": Kind(
+KINDS: dict[str, Converter] = {
+    "clip-sf": Converter(
         "genius.convert.encoders:convert_clip_sf",
         "UniIR's CLIP-SF .pth (OpenAI's CLIP names) to a `clip` folder",
         takes_tokenizer=True,
     ),
-    "clip-ff": Kind(
+    "clip-ff": Converter(
         "genius.convert.encoders:start_clip_ff", "a CLIP folder to a new `clip-ff` folder to train"
     ),
-    "blip-ff": Kind(
+    "blip-ff": Converter(
         "genius.convert.encoders:start_blip_ff", "a BLIP folder to a new `blip-ff` folder to train"
     ),
-    "quantizer": Kind(
+    "quantizer": Converter(
         "genius.convert.quantizer:convert_quantizer", "the authors' quantizer .pth into a model folder"
     ),
-    "decoder": Kind(
+    "decoder": Converter(
         "genius.convert.decoder:convert_decoder", "the authors' decoder .pth into a model folder"
     ),
-    "weights": Kind(
+    "weights": Converter(
         "genius.convert.encoders:convert_weights", "any .pth or .bin to model.safetensors, names kept"
     ),
 }
