@@ -23,8 +23,8 @@ from genius.query.view import PoolView
 from genius.retrieval_model import RetrievalModel
 from genius.search.options import SearchOptions
 from genius.search.searcher import Searcher
-from genius.store.generations import CacheDamaged
 from genius.store.index import Index
+from genius.store.large_array import CacheDamaged
 from genius.store.records import Record
 from genius.store.stats import stats
 from genius.types import Hit, Item, Modality, Query
@@ -207,8 +207,8 @@ class Engine:
                     ranked = rank(view, self._searcher_for(options), self.model, ready, options)
                     rows = {answer.row for one in ranked for answer in one.items}
                     records = self.index.truth.records(rows)
-            except CacheDamaged:
-                self.index.rebuild()
+            except CacheDamaged as error:
+                self.index.rebuild(str(error))
                 continue
             if rows == records.keys():  # else a change has overtaken the search: the next one is let wait
                 now = (view.snapshot.generation.number, view.snapshot.change)

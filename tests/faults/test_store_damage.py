@@ -86,13 +86,31 @@ def test_a_damaged_cache_is_noticed_and_built_anew(worker, folder, name, damage)
 
 def see(worker, index):
     """What a search does: when a large array turns out damaged in use, the cache is built anew."""
-    from genius.store.generations import CacheDamaged
+    from genius.store.large_array import CacheDamaged
 
     try:
         return worker.visible(index)
-    except CacheDamaged:
-        index.rebuild()
+    except CacheDamaged as error:
+        index.rebuild(str(error))
         return worker.visible(index)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", [empty, truncated, missing], ids=lambda d: d.__name__)
+def test_a_cache_damaged_under_an_open_index(worker, folder, name, damage, caplog, monkeypatch):
+    """Fault 40: the process goes on, with right answers; what it notices is logged and built anew."""
+    monkeypatch.setattr("genius.store.large_array.IN_MEMORY", 0)
+    with Index.open(folder) as index:
+        index.snapshot()
+        damage(folder / "generation-000002" / name)
+        answers = see(worker, index)
+        assert answers == worker.expected(STATE)
+        if name == "vectors.bin" and damage is not missing:
+            assert index.pinned().number == 3
+            assert "built anew" in caplog.text and "vectors.bin" in caplog.text
+    with Index.open(folder) as index:
+        assert see(worker, index) == worker.expected(STATE)
+    assert check(folder).clean
 
 
 def test_a_cache_that_is_gone_is_built_anew(worker, folder):

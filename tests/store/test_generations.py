@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+
 import numpy as np
 import pytest
 
-from genius.store import generations
-from genius.store.generations import BLOCK, CacheDamaged, Stream
+from genius.store import generations, large_array
+from genius.store.generations import Stream
+from genius.store.large_array import BLOCK, CacheDamaged, LargeArray
 
 FACTS = {"layout": "test-1", "last_row": 7}
 
@@ -32,6 +36,60 @@ def test_arrays_come_back_as_they_were(tmp_path):
     some = np.array([2999, 0, 17, 17])
     np.testing.assert_array_equal(generation.large["vectors"][some], values[some])
     generation.close()
+
+
+@pytest.fixture(params=["in memory", "from the file"], autouse=True)
+def both_ways(request, monkeypatch):
+    """Small arrays stay in memory once they are verified, large ones are read from the file each time."""
+    if request.param == "from the file":
+        monkeypatch.setattr(large_array, "IN_MEMORY", 0)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 3 * BLOCK + 5, 599_999])
+def test_a_file_that_is_cut_under_a_reader_is_an_error(tmp_path, cut):
+    """Fault 40: not SIGBUS, which would end the process."""
+    digest, _ = publish(tmp_path, 1)
+    generation = generations.load(tmp_path, 1, digest, "test-1")
+    large = generation.large["vectors"]
+    os.truncate(tmp_path / "generation-000001" / "vectors.bin", cut)
+    with pytest.raises(CacheDamaged):
+        large[:]
+    with pytest.raises(CacheDamaged):
+        generations.verify(generation)
+    for file in (tmp_path / "generation-000001").iterdir():
+        os.truncate(file, 0)
+    np.testing.assert_array_equal(generation.arrays["codes"], np.arange(10))
+    generation.close()
+
+
+def test_a_deleted_generation_is_read_to_the_end(tmp_path):
+    digest, values = publish(tmp_path, 1)
+    generation = generations.load(tmp_path, 1, digest, "test-1")
+    large = generation.large["vectors"]
+    generation.close()
+    shutil.rmtree(tmp_path / "generation-000001")
+    np.testing.assert_array_equal(large[:], values)
+
+
+def test_rows_in_any_order_and_shape(tmp_path):
+    digest, values = publish(tmp_path, 1)
+    large = generations.load(tmp_path, 1, digest, "test-1").large["vectors"]
+    for rows in (np.array([], np.int64), np.array([5]), np.array([[1, 2], [2999, 0]]), slice(7, 2900, 13)):
+        np.testing.assert_array_equal(large[rows], values[rows])
+        assert large[rows].dtype == np.float16
+
+
+def test_verifying_takes_time_in_proportion_to_the_size(tmp_path):
+    """Not to its square: one block is read once, however many there are."""
+    digest, _ = publish(tmp_path, 1)
+    generation = generations.load(tmp_path, 1, digest, "test-1")
+    large = generation.large["vectors"]
+    read = []
+    real = LargeArray._block
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LargeArray, "_block", lambda self, block: read.append(block) or real(self, block))
+        generations.verify(generation)
+    assert read == list(range(len(large.sums)))
 
 
 def test_a_flipped_bit_in_a_large_array_is_noticed_where_it_is_read(tmp_path):

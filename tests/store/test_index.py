@@ -167,6 +167,40 @@ def test_the_cache_of_codes_is_small(tmp_path, record):
         assert disk_use(index)["codes"] - codes < 4000 * 0.25 + 2000
 
 
+def test_stats_while_another_thread_compacts(index, record):
+    index.add([record(n) for n in range(50)])
+    index.compact()
+    done = threading.Event()
+    errors: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            while not done.is_set():
+                assert stats(index)["items"] == 50
+        except BaseException as error:
+            errors.append(error)
+
+    asking = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in asking:
+        thread.start()
+    for _ in range(25):
+        index.compact()
+    done.set()
+    for thread in asking:
+        thread.join()
+    assert not errors
+
+
+def test_the_size_of_a_generation_that_goes_away_meanwhile(index, record, monkeypatch):
+    index.add([record(1)])
+    index.compact()
+    monkeypatch.setattr("genius.store.stats._files", lambda folder: [folder / "vectors.bin", folder / "gone"])
+    assert disk_use(index)["vectors"] == 16
+    monkeypatch.undo()
+    monkeypatch.setattr(index, "pinned", lambda: index.truth and type(Index.pinned(index))(99))
+    assert disk_use(index)["vectors"] == 0
+
+
 OPERATIONS = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.lists(st.integers(0, 8), max_size=4)),

@@ -17,8 +17,8 @@ from genius.engine import Engine
 from genius.query.view import PoolView
 from genius.serve.log import LOGGER
 from genius.store import generations
-from genius.store.generations import CacheDamaged, LargeArray
 from genius.store.index import LAYOUT, Index
+from genius.store.large_array import CacheDamaged, LargeArray
 
 AT_ONCE = 1 << 14  # rows copied at a time
 KEPT = 2  # generations: the present one, and the one that some replicas still search

@@ -31,7 +31,7 @@ def log_to(stream: TextIO = sys.stderr, level: int = logging.INFO) -> None:
     """Write the lines of this server, and of what it runs on, to `stream`."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines())
-    for logger in (LOGGER, logging.getLogger("uvicorn.error")):
+    for logger in (LOGGER, logging.getLogger("genius.store"), logging.getLogger("uvicorn.error")):
         logger.handlers[:] = [handler]
         logger.propagate = False
         logger.setLevel(level if logger is LOGGER else logging.WARNING)

@@ -1,7 +1,8 @@
-"""Generations: numbered folders of memory-mapped arrays, published whole and checked against their checksums.
+"""Generations: numbered folders of arrays, published whole and checked against their checksums.
 
 The manifest of a generation holds the checksums of its arrays and the truth the digest of the manifest, so
-any other byte is noticed. Arrays are checked when opened; large ones (vectors) block by block when used.
+any other byte is noticed. Arrays are read and checked when opened; large ones (vectors) block by block when
+used. No file is mapped into memory: one that is cut short would end the process by a signal.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import re
 import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,11 @@ from numpy.typing import NDArray
 from genius import files
 from genius.failpoints import failpoint
 from genius.files import write_durably
+from genius.store.large_array import BLOCK, CacheDamaged, LargeArray
 
 AnyArray = NDArray[Any]
-BLOCK = 1 << 16  # bytes per checksum of a large array
 MANIFEST = "manifest.json"
 _FOLDER = re.compile(r"generation-(\d{6,})")
-
-
-class CacheDamaged(Exception):
-    """A generation is missing or not what was published. Never shown to users: the cache is built anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,44 +39,6 @@ class Stream:
     dtype: str
     shape: tuple[int, ...]
     pieces: Iterable[AnyArray]
-
-
-@dataclass(slots=True)
-class LargeArray:
-    """A memory-mapped array whose blocks are checked the first time a row of them is read."""
-
-    data: AnyArray  # (n, d)
-    sums: NDArray[np.uint32]  # CRC-32 of each block
-    _checked: NDArray[np.bool_] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._checked = np.zeros(len(self.sums), dtype=bool)
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the whole."""
-        return self.data.shape
-
-    def __getitem__(self, rows: slice | AnyArray) -> AnyArray:
-        """The rows (places or a slice), checked; raises CacheDamaged when a block is not what was written."""
-        places = np.arange(len(self.data))[rows] if isinstance(rows, slice) else np.asarray(rows).ravel()
-        if len(places):
-            self._check(places.astype(np.int64))
-        return np.asarray(self.data[rows])
-
-    def _check(self, rows: NDArray[np.int64]) -> None:
-        width = self.data.nbytes // len(self.data)
-        first, last = rows * width // BLOCK, (rows * width + width - 1) // BLOCK
-        steps = np.arange(int((last - first).max()) + 1)
-        touched = np.unique(np.minimum(first[:, None] + steps, last[:, None]))
-        flat = self.data.reshape(-1).view(np.uint8)
-        for block in touched[~self._checked[touched]]:
-            if zlib.crc32(flat[block * BLOCK : (block + 1) * BLOCK].data) != int(self.sums[block]):
-                raise CacheDamaged(f"block {block} of a large array fails its checksum")
-            self._checked[block] = True
 
 
 @dataclass(slots=True)
@@ -127,29 +86,31 @@ def load(folder: Path, number: int, digest: str, layout: str) -> Generation:
     except OSError as error:
         raise CacheDamaged(f"{home} has no manifest: {error}") from None
     try:
-        fcntl.flock(pin, fcntl.LOCK_SH)  # keeps the writer from deleting what we are about to map
+        fcntl.flock(pin, fcntl.LOCK_SH)  # keeps the writer from deleting what we are about to read
         manifest = _manifest(home, digest, layout)
-        mapped = {name: _map(home / f"{name}.bin", entry) for name, entry in manifest["arrays"].items()}
+        entries = manifest["arrays"]
+        read = {
+            name: _read(home / f"{name}.bin", entry) for name, entry in entries.items() if "crc32" in entry
+        }
+        large = {
+            name: LargeArray(home / f"{name}.bin", entry["dtype"], entry["shape"], read.pop(f"{name}.sums"))
+            for name, entry in entries.items()
+            if "crc32" not in entry
+        }
     except OSError as error:
         os.close(pin)
         raise CacheDamaged(f"{home} cannot be read: {error}") from None
     except BaseException:
         os.close(pin)
         raise
-    large = {
-        name: LargeArray(mapped[name], mapped[f"{name}.sums"])
-        for name, entry in manifest["arrays"].items()
-        if "crc32" not in entry
-    }
-    arrays = {name: array for name, array in mapped.items() if name.removesuffix(".sums") not in large}
-    return Generation(number, manifest["last_row"], arrays, dict(large), pin)
+    return Generation(number, manifest["last_row"], read, dict(large), pin)
 
 
 def verify(generation: Generation) -> None:
     """Read every block of the large arrays; raises CacheDamaged."""
     for array in generation.large.values():
-        for start in range(0, len(array), 1 << 14):
-            array[start : start + (1 << 14)]
+        if isinstance(array, LargeArray):
+            array.verify()
 
 
 def numbers(folder: Path) -> list[int]:
@@ -223,18 +184,17 @@ def _bytes(array: AnyArray) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def _map(file: Path, entry: Mapping[str, Any]) -> AnyArray:
-    """The array in `file`, memory-mapped, its size and (unless it is a large one) its checksum verified."""
+def _read(file: Path, entry: Mapping[str, Any]) -> AnyArray:
+    """The array in `file`, its size and its checksum verified."""
     dtype, shape = np.dtype(entry["dtype"]), tuple(entry["shape"])
     size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
     if file.stat().st_size != size:
         raise CacheDamaged(f"{file} has {file.stat().st_size} bytes instead of {size}")
-    if size == 0:
-        return np.zeros(shape, dtype)
-    array = np.memmap(file, dtype=dtype, mode="r", shape=shape)
-    if "crc32" in entry and zlib.crc32(_bytes(array)) != entry["crc32"]:
+    array = np.fromfile(file, dtype=dtype)
+    if array.nbytes != size or zlib.crc32(_bytes(array)) != entry["crc32"]:
         raise CacheDamaged(f"{file} fails its checksum")
-    return array
+    array.flags.writeable = False
+    return array.reshape(shape)
 
 
 class _Blocks:

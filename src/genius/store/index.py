@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from genius.locks import OrderedLock
 from genius.search.trie import Trie
 from genius.store import generations, schema
 from genius.store.connection import INDEX_FILE, create
-from genius.store.generations import AnyArray, CacheDamaged, Generation, Stream
+from genius.store.generations import AnyArray, Generation, Stream
+from genius.store.large_array import CacheDamaged
 from genius.store.lock import WriterLock
 from genius.store.records import (
     Amendment,
@@ -29,6 +31,7 @@ from genius.store.repair import REPAIRED, finish_repair
 from genius.store.snapshot import GenerationRef, Snapshot
 from genius.store.truth import Truth
 
+LOGGER = logging.getLogger("genius.store")
 LOCK = "writer.lock"
 FILES = "files"  # folder of the images that were imported with their items
 LAYOUT = "trie-1"  # form of the arrays of a generation; changes when they do
@@ -215,12 +218,16 @@ class Index:
 
     def snapshot(self) -> Snapshot:
         """The present state; the same object as long as nothing changed. A damaged cache is built anew."""
+        reason = ""
         for _ in range(2):  # a compaction may replace the generation between our two looks at it
-            with self._views, suppress(CacheDamaged):
-                if self._snapshot is None or self._snapshot.state != self._state():
-                    self._snapshot = self._view()
-                return self._snapshot
-        return self.rebuild()
+            try:
+                with self._views:
+                    if self._snapshot is None or self._snapshot.state != self._state():
+                        self._snapshot = self._view()
+                    return self._snapshot
+            except CacheDamaged as error:
+                reason = str(error)
+        return self.rebuild(reason)
 
     @contextmanager
     def steady(self) -> Iterator[None]:
@@ -230,8 +237,9 @@ class Index:
                 self._snapshot = self._view()
             yield
 
-    def rebuild(self) -> Snapshot:
+    def rebuild(self, reason: str = "asked for") -> Snapshot:
         """Build the generation anew from the truth, in memory when the folder cannot be written now."""
+        LOGGER.warning("%s: the arrays of a generation are built anew: %s", self.folder, reason)
         try:
             self.compact(wait=False)  # a search does not wait until an `add` has ended
             with self._views:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from genius.store.connection import INDEX_FILE
+from genius.store.connection import ENDINGS, INDEX_FILE
+from genius.store.generations import generation_folder
 from genius.store.index import Index
 
 
@@ -41,11 +43,26 @@ def stats(index: Index) -> dict[str, Any]:
 
 def disk_use(index: Index) -> dict[str, int]:
     """Bytes on disk of the truth, and of what the present generation keeps of codes and vectors."""
-    truth = sum(file.stat().st_size for file in index.folder.glob(f"{INDEX_FILE}*"))
+    truth = sum(_size(index.folder / (INDEX_FILE + ending)) for ending in ("", *ENDINGS))
     codes = vectors = 0
-    for file in index.folder.glob(f"generation-{index.pinned().number:06d}/*"):
+    for file in _files(generation_folder(index.folder, index.pinned().number)):
         if file.name.startswith("vectors."):
-            vectors += file.stat().st_size
+            vectors += _size(file)
         else:
-            codes += file.stat().st_size
+            codes += _size(file)
     return {"truth": truth, "codes": codes, "vectors": vectors}
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def _size(file: Path) -> int:
+    """Bytes of a file; a compaction or a checkpoint may have taken it away meanwhile."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0

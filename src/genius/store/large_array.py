@@ -1,0 +1,100 @@
+"""An array in a file that is read row by row: every block of it is verified before its first row is used."""
+
+from __future__ import annotations
+
+import os
+import weakref
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+AnyArray = NDArray[Any]
+BLOCK = 1 << 16  # bytes per checksum
+IN_MEMORY = 1 << 30  # bytes; of a larger array, verified blocks do not stay in this process's memory
+
+
+class CacheDamaged(Exception):
+    """A generation is missing or not what was published. Never shown to users: the cache is built anew."""
+
+
+class LargeArray:
+    """The array (n, …) in `file`, whose blocks have the CRC-32 `sums`; read, never mapped.
+
+    A file that is cut or overwritten under a running process is CacheDamaged, not the end of the process.
+    The file stays open as long as the object lives, so it may be deleted meanwhile.
+    """
+
+    def __init__(self, file: Path, dtype: str, shape: Sequence[int], sums: NDArray[np.uint32]) -> None:
+        self.file, self.dtype, self.shape, self.sums = file, np.dtype(dtype), tuple(shape), sums
+        self.nbytes = self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+        self._handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._handle)
+        if os.fstat(self._handle).st_size != self.nbytes:
+            raise CacheDamaged(f"{file} has not the size of what was published")
+        self._checked = np.zeros(len(sums), dtype=bool)
+        self._memory = self._allocate() if self.nbytes <= IN_MEMORY else None
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice | AnyArray) -> AnyArray:
+        """The rows (numbers or a slice); raises CacheDamaged when a block is not what was written."""
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(len(self)))
+        rows = np.asarray(rows, dtype=np.int64)
+        if not len(self) or not rows.size:
+            return np.empty((*rows.shape, *self.shape[1:]), self.dtype)
+        width = self.nbytes // len(self)
+        self._check(rows.ravel(), width)
+        if self._memory is not None:
+            return np.asarray(self._memory[rows])
+        return self._rows(rows.ravel(), width).reshape(*rows.shape, *self.shape[1:])
+
+    def verify(self) -> None:
+        """Read every block; raises CacheDamaged."""
+        for block in range(len(self.sums)):
+            self._block(block)
+
+    def _allocate(self) -> AnyArray | None:
+        """Memory for all of it, which takes no room before it is written to; None if there is not enough."""
+        try:
+            return np.empty(self.shape, self.dtype)
+        except MemoryError:
+            return None
+
+    def _check(self, rows: NDArray[np.int64], width: int) -> None:
+        """Verify the blocks of these rows that were not verified before."""
+        first, last = rows * width // BLOCK, (rows * width + width - 1) // BLOCK
+        steps = np.arange(int((last - first).max()) + 1)
+        touched = np.unique(np.minimum(first[:, None] + steps, last[:, None]))
+        for block in touched[~self._checked[touched]].tolist():
+            data = self._block(block)
+            if self._memory is not None:
+                flat = self._memory.reshape(-1).view(np.uint8)
+                flat[block * BLOCK : block * BLOCK + len(data)] = np.frombuffer(data, np.uint8)
+            self._checked[block] = True
+
+    def _block(self, block: int) -> bytes:
+        size = min(BLOCK, self.nbytes - block * BLOCK)
+        data = self._pread(size, block * BLOCK)
+        if zlib.crc32(data) != int(self.sums[block]):
+            raise CacheDamaged(f"block {block} of {self.file} fails its checksum")
+        return data
+
+    def _rows(self, rows: NDArray[np.int64], width: int) -> AnyArray:
+        """Rows of verified blocks, each read from the file."""
+        joined = b"".join(self._pread(width, row * width) for row in rows.tolist())
+        return np.frombuffer(joined, self.dtype)
+
+    def _pread(self, size: int, at: int) -> bytes:
+        try:
+            data = os.pread(self._handle, size, at)
+        except OSError as error:
+            raise CacheDamaged(f"{self.file} cannot be read: {error}") from None
+        if len(data) != size:
+            raise CacheDamaged(f"{self.file} has lost its end")
+        return data
