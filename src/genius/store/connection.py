@@ -169,8 +169,8 @@ def sqlite_errors(file: Path) -> Iterator[None]:
             ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
         ):
             raise StorageError(
-                f"cannot write {file}: {error}; what was acknowledged is safe, so make room or mend the "
-                "permissions and run again"
+                f"cannot open or write {file}: {error}; what was acknowledged is safe, so make room or mend "
+                "the permissions and run again"
             ) from error
         if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError):
             raise  # of this program, not of the file

@@ -33,6 +33,7 @@ from genius.store.truth import Truth
 
 LOGGER = logging.getLogger("genius.store")
 LOCK = "writer.lock"
+ATTEMPTS = 10  # at a snapshot while others change the index
 FILES = "files"  # folder of the images that were imported with their items
 LAYOUT = "trie-1"  # form of the arrays of a generation; changes when they do
 SETTINGS = (
@@ -218,16 +219,21 @@ class Index:
 
     def snapshot(self) -> Snapshot:
         """The present state; the same object as long as nothing changed. A damaged cache is built anew."""
-        reason = ""
-        for _ in range(2):  # a compaction may replace the generation between our two looks at it
+        damaged: list[CacheDamaged] = []
+        for attempt in range(ATTEMPTS):
             try:
                 with self._views:
                     if self._snapshot is None or self._snapshot.state != self._state():
                         self._snapshot = self._view()
                     return self._snapshot
             except CacheDamaged as error:
-                reason = str(error)
-        return self.rebuild(reason)
+                damaged.append(error)
+                if len(damaged) == 2:  # once, a compaction may have replaced it between our two looks at it
+                    break
+            except IndexLocked:  # it was changed while we read it without write permission
+                if attempt == ATTEMPTS - 1:
+                    raise
+        return self.rebuild(str(damaged[-1]))
 
     @contextmanager
     def steady(self) -> Iterator[None]:
