@@ -72,3 +72,9 @@ def test_readme_is_short_and_without_badges():
     lines = TEXTS["README.md"].splitlines()
     assert len(lines) <= 120
     assert not re.search(r"img\.shields\.io|badge", TEXTS["README.md"])
+
+
+@pytest.mark.parametrize("page", sorted(TEXTS))
+def test_page_has_no_private_words_and_no_history(page):
+    words = r"\b(sketch\w*|promised?|shelf|twigs?|taught|schooling|lessons? learned|issue \d+)\b"
+    assert re.findall(words, TEXTS[page], re.IGNORECASE) == []
