@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import threading
 import time
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
@@ -117,6 +119,38 @@ def test_an_item_is_added_with_a_form(client, kit):
     assert response.json()["added"] == 1
     assert client.get("/v1/items/f").json()["meta"] == {"n": 1}
     assert client.post("/v1/items", data={"id": "g", "meta": "{"}, files={"image": b""}).status_code == 422
+
+
+DEEP = {"a": 1}
+for _ in range(260):
+    DEEP = {"a": DEEP}
+
+
+@pytest.mark.parametrize(
+    "meta", ['{"a": "\\ud800"}', json.dumps(DEEP), '{"\\udfff": 1}', '{"a": NaN}', "[1]", "[" * 2000]
+)
+def test_metadata_that_cannot_be_shown_is_refused(client, meta):
+    """Through a form as through JSON: stored once, it would break every page that shows the item."""
+    form = {"id": "f", "text": "x", "meta": meta}
+    refused = client.post("/v1/items", data=form, files={"image": b""})
+    assert refused.status_code == 422 and "meta" in refused.json()["detail"]
+    body = '{"items": [{"id": "j", "text": "x", "meta": ' + meta + "}]}"
+    headers = {"content-type": "application/json"}
+    assert client.post("/v1/items", content=body, headers=headers).status_code == 422
+    assert client.get("/v1/items/f").status_code == client.get("/v1/items/j").status_code == 404
+
+
+@pytest.mark.parametrize("meta", ['{"a": "\\ud800"}', json.dumps(DEEP)])
+def test_metadata_of_an_older_index_is_shown_as_it_is(client, engine, meta):
+    with engine.index.writing():
+        _, record = engine.index.truth.record("red")
+        engine.index.add(
+            [dataclasses.replace(record, meta=meta, vector=np.ones(engine.index.dim, np.float16))]
+        )
+    assert client.get("/v1/items/red").json()["meta"] == json.loads(meta)
+    assert client.get("/v1/codes").status_code == 200
+    hits = client.post("/v1/search", json={"text": "red", "want": "image"}).json()["hits"]
+    assert next(hit for hit in hits if hit["id"] == "red")["meta"] == json.loads(meta)
 
 
 def test_an_id_that_ends_in_thumbnail_is_no_thumbnail(client):

@@ -13,7 +13,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
 from genius.data.report import printable
-from genius.errors import BadInput
+from genius.errors import BadInput, GeniusError
 from genius.serve.backend import Backend
 from genius.serve.limits import Limits
 from genius.serve.schemas import (
@@ -70,7 +70,7 @@ def routes(backend: Backend) -> APIRouter:
             "leaves": result.leaves,
             "batch": batch,
         }
-        return Response(json.dumps(answer), media_type="application/json")
+        return _json(answer)
 
     @api.post(
         "/v1/items",
@@ -91,9 +91,9 @@ def routes(backend: Backend) -> APIRouter:
             skipped=[SkippedItem(id=name, reason=reason) for name, reason in added.report.names],
         )
 
-    @api.get("/v1/items/{id}", summary="One item", responses=MISSING)
-    async def item(id: str) -> ItemResponse:
-        return await backend.item(unquote(id))
+    @api.get("/v1/items/{id}", summary="One item", response_model=ItemResponse, responses=MISSING)
+    async def item(id: str) -> Response:
+        return _json(await backend.item(unquote(id)))
 
     @api.delete("/v1/items/{id}", summary="Remove one item", responses=MISSING)
     async def remove(id: str) -> RemoveResponse:
@@ -112,11 +112,11 @@ def routes(backend: Backend) -> APIRouter:
         data = await backend.thumbnail(unquote(id), side)
         return Response(data, media_type="image/jpeg", headers={"cache-control": "private, max-age=60"})
 
-    @api.get("/v1/codes", summary="What shares a prefix of codes")
+    @api.get("/v1/codes", summary="What shares a prefix of codes", response_model=CodesResponse)
     async def codes(
         prefix: Annotated[str, Query(max_length=400, description="Codes with commas between them.")] = "",
-    ) -> CodesResponse:
-        return await backend.codes(_prefix_of(prefix))
+    ) -> Response:
+        return _json(await backend.codes(_prefix_of(prefix)))
 
     @api.get("/v1/stats", summary="What is in the index", response_model=StatsResponse)
     async def stats() -> dict[str, Any]:
@@ -143,6 +143,15 @@ def routes(backend: Backend) -> APIRouter:
         return Response(backend.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return api
+
+
+def _json(answer: Any) -> Response:
+    """`answer` (plain values and models) as JSON, with whatever metadata an older version has stored in it:
+    pydantic's own serializer gives up at lone surrogates and deep nesting."""
+    try:
+        return Response(json.dumps(answer, default=vars), media_type="application/json")
+    except RecursionError:
+        raise GeniusError("the metadata of an item is nested too deeply to be shown: replace it") from None
 
 
 def _hit(hit: Hit) -> dict[str, Any]:

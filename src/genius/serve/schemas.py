@@ -18,7 +18,8 @@ from pydantic import (
 )
 
 from genius.data.texts import MAX_CHARS
-from genius.data.validate import MAX_ID
+from genius.data.validate import MAX_ID, valid_meta
+from genius.errors import BadInput
 from genius.serve.limits import Limits
 from genius.types import Modality
 
@@ -38,6 +39,14 @@ def _image_bytes(value: Any) -> Any:
         return base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
         raise ValueError("not base64: send the bytes of an image file, encoded as base64") from None
+
+
+def _storable(meta: dict[str, Any]) -> dict[str, Any]:
+    try:
+        valid_meta(meta)
+    except BadInput as error:
+        raise ValueError(str(error)) from None
+    return meta
 
 
 def _capped(name: str) -> AfterValidator:
@@ -127,7 +136,7 @@ class NewItem(BaseModel):
     id: str = Field(min_length=1, max_length=MAX_ID)
     text: str | None = None
     image: ImageBytes | None = None
-    meta: dict[str, Any] = Field(default_factory=dict)
+    meta: Annotated[dict[str, Any], AfterValidator(_storable)] = Field(default_factory=dict)
 
 
 class AddRequest(BaseModel):
