@@ -133,8 +133,7 @@ class Engine:
         model = self.model  # and the model is loaded before writing begins
         with self.index.writing():
             added = add_items(self.index, model, items, source=source, report=report, progress=progress)
-            if self.index.worth_compacting():
-                self.index.compact()
+            self.index.compact_if_due()
         return added
 
     def remove(self, ids: Sequence[str]) -> int:

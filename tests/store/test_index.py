@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from genius.errors import BadInput, IndexLocked, IndexMismatch, IndexNotFound
+from genius.errors import BadInput, IndexLocked, IndexMismatch, IndexNotFound, StorageError
 from genius.store.check import check
 from genius.store.generations import numbers
 from genius.store.index import Index
@@ -165,6 +165,40 @@ def test_the_cache_of_codes_is_small(tmp_path, record):
         index.compact()
         codes = 4000 * 4 * 2
         assert disk_use(index)["codes"] - codes < 4000 * 0.25 + 2000
+
+
+def test_removals_are_compacted_by_themselves(index, record, contents):
+    """Tombstones slow a search down as much as fresh items do."""
+    index.add([record(n) for n in range(1200)])
+    index.compact()
+    index.remove([f"item-{n}" for n in range(1000)])
+    assert index.pinned().number == 1 and len(index.snapshot().gone) == 1000
+    index.remove(["item-1000"])
+    assert index.pinned().number == 2 and len(index.snapshot().gone) == 0
+    assert len(contents(index)) == 199
+
+
+def test_items_that_come_and_go_leave_no_tombstones_for_ever(index, record, contents):
+    """Also those of rows that no generation ever had."""
+    index.add([record(9999)])
+    for round in range(4):
+        index.add([record(n) for n in range(400)])
+        index.remove([f"item-{n}" for n in range(400)])
+        assert len(index.snapshot().gone) <= 1000, round
+    assert index.pinned().number >= 1
+    assert set(contents(index)) == {"item-9999"}
+
+
+def test_a_removal_on_a_full_disk_is_acknowledged(index, record, contents, monkeypatch, caplog):
+    index.add([record(n) for n in range(1100)])
+
+    def full(*_: object) -> int:
+        raise StorageError("no space left")
+
+    monkeypatch.setattr(index, "compact", full)
+    assert index.remove([f"item-{n}" for n in range(1050)]) == 1050
+    assert "not compacted" in caplog.text
+    assert len(contents(index)) == 50
 
 
 def test_stats_while_another_thread_compacts(index, record):

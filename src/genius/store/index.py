@@ -179,10 +179,25 @@ class Index:
 
     def remove(self, ids: Sequence[str]) -> int:
         """Take items out by id; how many there were. Unknown ids count for nothing."""
-        with self.writing(), self.truth.writing():
-            count = self.truth.delete(ids)
-            failpoint("during-remove")
+        with self.writing():
+            with self.truth.writing():
+                count = self.truth.delete(ids)
+                failpoint("during-remove")
+            if count:
+                self.compact_if_due()
         return count
+
+    def compact_if_due(self) -> None:
+        """Compact if the changes since the last generation slow a search down.
+
+        Those changes are committed: a disk that has no room for a new generation is logged, no error.
+        """
+        with self.writing():
+            if self.worth_compacting():
+                try:
+                    self.compact()
+                except StorageError as error:
+                    LOGGER.warning("%s: not compacted: %s", self.folder, error)
 
     def compact(self, wait: bool = True) -> int:
         """Publish a new generation that holds every item, and forget tombstones; its number."""
