@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick check weights clean
+.PHONY: demo test quick check docs weights clean
 
 demo: $(VENV)/.demo
 	$(BIN)/genius demo $(ARGS)
@@ -19,6 +19,14 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Everything in README and docs that is written from code and from the figures in benchmarks/results.
+docs: $(VENV)/.dev
+	$(BIN)/genius report --numbers benchmarks/results --to docs
+	$(BIN)/python benchmarks/speed.py --draw
+	$(BIN)/python benchmarks/scale_plan.py
+	$(BIN)/python docs/reference.py
+	$(BIN)/python docs/figures.py --write
 
 # The published weights that the embedded encoder is trained from (recipes/mini-encoder.toml).
 weights: $(VENV)/.demo
