@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
+from uuid import uuid4
 
 from genius.errors import BadInput, GeniusError
 from genius.ingest.result import AddResult
@@ -22,6 +23,7 @@ from genius.types import Hit, Item, Modality, Query
 if TYPE_CHECKING:
     from genius.types import ImageSource
 
+ITEMS = "/v1/items"
 BATCH = 16  # items in one request
 AT_ONCE = 16  # searches under way at a time, which the server answers together
 _REFUSED = (400, 404, 413, 422)  # sending it again would not help
@@ -59,7 +61,7 @@ class Client:
         self._parts, self._timeout = parts, timeout
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._idle: list[HTTPConnection] = []  # connections that wait to be used again
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     def __enter__(self) -> Client:
         return self
@@ -69,7 +71,7 @@ class Client:
 
     def close(self) -> None:
         """Close all connections; the client can still be used, and opens new ones then."""
-        with self._turn:
+        with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
@@ -99,7 +101,7 @@ class Client:
             "rerank": rerank,
             "beam": beam,
         }
-        return _hits(self._json("POST", "/v1/search", _given(body)))
+        return _hits(self._json("POST", "/v1/search", _without_none(body)))
 
     def search_batch(
         self,
@@ -122,18 +124,22 @@ class Client:
     def like(self, id: str, but: str | None = None, k: int = 10, want: str = "any") -> list[Hit]:
         """What is like a stored item, but as the words in `but` say."""
         return _hits(
-            self._json("POST", "/v1/search", _given({"like": id, "text": but, "limit": k, "want": want}))
+            self._json(
+                "POST", "/v1/search", _without_none({"like": id, "text": but, "limit": k, "want": want})
+            )
         )
 
     def add(self, items: Iterable[Item]) -> AddResult:
         """Add or update items by id; files are read here and sent."""
         total = AddResult()
         for batch in _batches(items):
-            sent = [_given({"id": item.id, "text": item.text, "meta": dict(item.meta)}) for item in batch]
+            sent = [
+                _without_none({"id": item.id, "text": item.text, "meta": dict(item.meta)}) for item in batch
+            ]
             for item, fields in zip(batch, sent, strict=True):
                 if item.image is not None:
                     fields["image"] = _base64(item.image)
-            answer = self._json("POST", "/v1/items", {"items": sent})
+            answer = self._json("POST", ITEMS, {"items": sent})
             for name in ("added", "updated", "unchanged", "repeated"):
                 setattr(total, name, getattr(total, name) + answer[name])
             for skipped in answer["skipped"]:
@@ -175,7 +181,9 @@ class Client:
             return None
 
     def _send(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        headers = {**self._headers, "Content-Type": "application/json"} if body else self._headers
+        headers = {**self._headers, "Content-Type": "application/json"} if body else {**self._headers}
+        if method == "DELETE" or path == ITEMS:  # sent again, it is answered as if it had been sent once
+            headers["Idempotency-Key"] = uuid4().hex
         while True:
             connection, used = self._connection()
             try:
@@ -192,13 +200,13 @@ class Client:
             except BaseException:
                 connection.close()
                 raise
-            with self._turn:
+            with self._lock:
                 self._idle.append(connection)
             return _checked(status, content)
 
     def _connection(self) -> tuple[HTTPConnection, bool]:
         """A connection, and whether it has been used before."""
-        with self._turn:
+        with self._lock:
             if self._idle:
                 return self._idle.pop(), True
         kind = HTTPSConnection if self._parts.scheme == "https" else HTTPConnection
@@ -249,7 +257,7 @@ def _base64(image: ImageSource) -> str:
     return base64.b64encode(image).decode()
 
 
-def _given(fields: dict[str, Any]) -> dict[str, Any]:
+def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 

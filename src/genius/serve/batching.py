@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from genius.engine import SearchResult
 from genius.errors import GeniusError
@@ -27,6 +27,14 @@ class Busy(GeniusError):
     def __init__(self, message: str, status: int = 503) -> None:
         super().__init__(message)
         self.status = status
+
+
+class StillRunning(Busy):
+    """A change that takes longer than its client is let wait; `change` is its outcome to be."""
+
+    def __init__(self, message: str, change: asyncio.Future[Any]) -> None:
+        super().__init__(message)
+        self.change = change
 
 
 class SearchSettings(NamedTuple):

@@ -15,7 +15,7 @@ from genius.errors import BadImage
 from genius.ingest.item import thumbnail
 from genius.ingest.result import AddResult
 from genius.serve.backend import NotFound, Status
-from genius.serve.batching import Batcher, Busy, SearchSettings
+from genius.serve.batching import Batcher, Busy, SearchSettings, StillRunning
 from genius.serve.decoding import SIDE, ImageDecoder
 from genius.serve.limits import Limits
 from genius.serve.log import LOGGER, log
@@ -182,6 +182,11 @@ class EngineBackend:
         self.metrics.changed.labels("removed").inc(removed)
         return removed
 
+    async def versions(self, ids: Sequence[str]) -> dict[str, str]:
+        """What tells, for each stored one of `ids`, whether it is changed later."""
+        known = await self._read(self.engine.index.truth.known, ids)
+        return {id: f"{item.row} {item.hash.hex()} {item.meta}" for id, item in known.items()}
+
     # --- looking ------------------------------------------------------------------------------------------
 
     async def item(self, id: str) -> ItemResponse:
@@ -253,7 +258,7 @@ class EngineBackend:
         try:
             return await asyncio.wait_for(asyncio.shield(change), self.limits.write_s)
         except TimeoutError:
-            raise Busy("the change goes on, but takes long: look for it later") from None
+            raise StillRunning("the change goes on, but takes long: look for it later", change) from None
 
     def _written(self, change: asyncio.Future[Any]) -> None:
         self._writing -= 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote
 
@@ -15,6 +17,7 @@ from starlette.exceptions import HTTPException
 from genius.data.report import printable
 from genius.errors import BadInput, GeniusError
 from genius.serve.backend import Backend
+from genius.serve.idempotency import HEADER, Changes
 from genius.serve.limits import Limits
 from genius.serve.schemas import (
     AddRequest,
@@ -49,6 +52,7 @@ def routes(backend: Backend) -> APIRouter:
     """All routes but the page."""
     api = APIRouter(responses=PROBLEMS)
     limits = backend.limits
+    changes = Changes()
 
     @api.post(
         "/v1/search",
@@ -82,7 +86,7 @@ def routes(backend: Backend) -> APIRouter:
             items = [await _asked(request, NewItem, limits)]
         else:
             items = (await _asked(request, AddRequest, limits)).items
-        added = await backend.add(items)
+        added = await changes.once(request.headers.get(HEADER), _digest(items), lambda: backend.add(items))
         return AddResponse(
             added=added.added,
             updated=added.updated,
@@ -96,8 +100,9 @@ def routes(backend: Backend) -> APIRouter:
         return _json(await backend.item(unquote(id)))
 
     @api.delete("/v1/items/{id}", summary="Remove one item", responses=MISSING)
-    async def remove(id: str) -> RemoveResponse:
-        removed = await backend.remove(unquote(id))
+    async def remove(id: str, request: Request) -> RemoveResponse:
+        name = unquote(id)
+        removed = await changes.once(request.headers.get(HEADER), name, lambda: backend.remove(name))
         if not removed:
             raise HTTPException(404, "no item has this id")
         return RemoveResponse(removed=removed)
@@ -165,6 +170,15 @@ def _hit(hit: Hit) -> dict[str, Any]:
         "image": hit.modality.value != "text",
         "meta": dict(hit.meta),
     }
+
+
+def _digest(items: Sequence[NewItem]) -> bytes:
+    """Tells a request that is sent again from another one."""
+    digest = blake2b(digest_size=16)
+    for item in items:
+        digest.update(json.dumps([item.id, item.text, item.meta, len(item.image or b"")]).encode())
+        digest.update(item.image or b"")
+    return digest.digest()
 
 
 def _is_form(request: Request) -> bool:
