@@ -18,7 +18,7 @@ from genius.data.pairs import rows_of
 from genius.data.training_set import TrainingSet, read_training_set
 from genius.encode import clip, feature_fusion
 from genius.encode.base import TrainableEncoder, TrainableFusingEncoder
-from genius.encode.pictures import Pictures
+from genius.encode.images import ImageTable
 from genius.encode.train import batch_rows, distinct, fused, train_encoder
 from genius.encode.views import mixed, random_views
 from genius.errors import BadInput
@@ -242,10 +242,10 @@ def test_pictures_read_ahead_are_the_same(train, val, tmp_path) -> None:
 
 def test_pictures_given_are_not_decoded_again(train, val, tmp_path, monkeypatch) -> None:
     toy = TINY["Toy"]()
-    ready = [Pictures(data.images, toy, CPU, resident=True) for data in (train, val)]
-    monkeypatch.setattr("genius.encode.pictures.decode", lambda *_: pytest.fail("decoded twice"))
+    ready = [ImageTable(data.images, toy, CPU, resident=True) for data in (train, val)]
+    monkeypatch.setattr("genius.encode.images.decode", lambda *_: pytest.fail("decoded twice"))
     train_encoder(
-        toy, train, OptimiserConfig(steps=2, batch=8), folder=tmp_path, seed=0, device=CPU, pictures=ready[0],
+        toy, train, OptimiserConfig(steps=2, batch=8), folder=tmp_path, seed=0, device=CPU, images=ready[0],
         validate=validator(toy, val, CPU, ready[1]), show=False,
     )  # fmt: skip
 

@@ -195,7 +195,7 @@ def test_the_heads_of_mini_by_recipe(mini_folder: Path, settings, tmp_path: Path
 
 def test_mini_is_distilled_and_trained_by_recipe(tiny, settings, monkeypatch, tmp_path) -> None:
     """The whole of stage 0 with stand-ins for the published weights; pictures are decoded once."""
-    from genius.encode import pictures
+    from genius.encode import images
     from genius.encode.mini import distill
     from genius.pipeline import encoder as stage
 
@@ -208,7 +208,7 @@ def test_mini_is_distilled_and_trained_by_recipe(tiny, settings, monkeypatch, tm
             return (pixels.float().mean(dim=(2, 3)) / 128 - 1) @ self.mixing
 
     decoded: list[int] = []
-    plain = pictures.decode
+    plain = images.decode
 
     def counted(files: Any, *more: Any) -> Any:
         decoded.append(len(files))
@@ -218,7 +218,7 @@ def test_mini_is_distilled_and_trained_by_recipe(tiny, settings, monkeypatch, tm
     monkeypatch.setattr(distill, "start", lambda *_: tiny["start_mini"]())
     monkeypatch.setattr(stage, "clip_weights", lambda _: {})
     monkeypatch.setattr(stage, "ClipTeacher", Teacher)
-    monkeypatch.setattr(pictures, "decode", counted)
+    monkeypatch.setattr(images, "decode", counted)
     few = {"steps": 4, "batch": 16, "check_every": 2, "precision": "float32"}
     tables = ("distillation.alignment", "distillation.images", "encoder_training.optimiser")
     changes = {f"{table}.{key}": value for table in tables for key, value in few.items()}

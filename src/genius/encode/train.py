@@ -20,7 +20,7 @@ from genius.config import OptimiserConfig
 from genius.data.pairs import PairBatch, PairRows, rows_of
 from genius.data.training_set import TrainingSet
 from genius.encode.base import Trainable, TrainableEncoder, TrainableFusingEncoder
-from genius.encode.pictures import Pictures
+from genius.encode.images import ImageTable
 from genius.encode.views import random_views
 from genius.seeding import generator_for
 from genius.training import distributed
@@ -124,14 +124,16 @@ def embedder(
     )
 
 
+def row_chunks(count: int, device: torch.device) -> tuple[Tensor, ...]:
+    """Rows 0 … count-1, as many at a time as a tower takes without gradients."""
+    rows = torch.arange(count, device=device)
+    return torch.split(rows, 512 if device.type == "cuda" else 32) if count else ()
+
+
 @torch.no_grad()
 def in_chunks(tower: Callable[[Tensor], Tensor], count: int, device: torch.device) -> Tensor:
     """`tower(rows)` for rows 0 … count-1, a chunk at a time, as float32."""
-    chunk = 512 if device.type == "cuda" else 32
-    parts = [
-        tower(torch.arange(start, min(start + chunk, count), device=device)).float()
-        for start in range(0, count, chunk)
-    ]
+    parts = [tower(rows).float() for rows in row_chunks(count, device)]
     return torch.cat(parts) if parts else torch.empty(0, 0, device=device)
 
 
@@ -150,7 +152,7 @@ def train_encoder(
     smallest_view: float = 1.0,
     colour: float = 0.0,
     resident: bool = False,
-    pictures: Pictures | None = None,
+    images: ImageTable | None = None,
     teacher: Callable[[Tensor], Tensor] | None = None,
     teacher_weight: float = 0.0,
     validate: Callable[[], Mapping[str, float]] | None = None,
@@ -158,34 +160,38 @@ def train_encoder(
 ) -> TrainingResult:
     """Train `encoder` on `data`; its module holds the best weights afterwards.
 
-    `pictures` are those of `data` where they are decoded already. With a `teacher` (float pixels 0 … 255 to
+    `images` are those of `data` where they are decoded already. With a `teacher` (float pixels 0 … 255 to
     vectors), the image vectors of two towers are also held to its directions.
     """
-    pictures = pictures or Pictures(data.images, encoder, device, resident=resident)
+    table = images or ImageTable(data.images, encoder, device, resident=resident)
     texts = Texts(data.texts, encoder, device)
     pairs = rows_of(data).to(device).balanced(balance)
     augmented = smallest_view < 1 or colour > 0
+    announced: list[int] = []  # the step from which on images are decoded ahead
+
+    def image_rows(number: int) -> Tensor:
+        return distinct(batch_rows(pairs, pairs.sample(number, plan.batch, seed))[0])[0]
 
     def step(number: int) -> dict[str, Tensor]:
+        if not announced:
+            announced.append(number)
+            table.prefetch(image_rows(later) for later in range(number, plan.steps))
         batch = pairs.sample(number, plan.batch, seed)
         generator = generator_for(device, seed, "views", number, distributed.rank())
         distances: list[Tensor] = []  # of the image vectors from the teacher's
 
-        def pixels(rows: Tensor) -> Tensor:
-            images = pictures[rows].to(device)
+        def views(rows: Tensor) -> Tensor:
+            pixels = table[rows].to(device)
             if not augmented or not len(rows):
-                return images
-            return random_views(images, generator, smallest=smallest_view, flip=False, colour=colour)
+                return pixels
+            return random_views(pixels, generator, smallest=smallest_view, flip=False, colour=colour)
 
-        def compare(images: Tensor, vectors: Tensor) -> None:
+        def compare(pixels: Tensor, vectors: Tensor) -> None:
             if teacher is not None:
-                distances.append(1 - F.cosine_similarity(vectors.float(), teacher(images).float()).mean())
+                distances.append(1 - F.cosine_similarity(vectors.float(), teacher(pixels).float()).mean())
 
-        embed = embedder(encoder, pixels, texts.__getitem__, compare)
+        embed = embedder(encoder, views, texts.__getitem__, compare)
         loss = batch_loss(embed, pairs, batch, temperature, mask_positives=mask_positives)
-        if number + 1 < plan.steps:
-            upcoming = pairs.sample(number + 1, plan.batch, seed)
-            pictures.expect(distinct(batch_rows(pairs, upcoming)[0])[0])
         losses = {"contrastive": loss, "loss": loss}
         if teacher is not None:
             losses["teacher"] = torch.stack(distances).mean() if distances else loss.new_zeros(())

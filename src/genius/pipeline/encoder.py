@@ -12,11 +12,11 @@ from torch import Tensor
 from genius.config import DistillationConfig, EncoderTrainingConfig
 from genius.data.training_set import TrainingSet
 from genius.encode.base import Trainable
+from genius.encode.images import ImageTable
 from genius.encode.mini import distill
 from genius.encode.mini.encoder import MiniEncoder
 from genius.encode.mini.heads import Heads, features_of, train_heads
 from genius.encode.mini.teacher import ClipTeacher, clip_weights
-from genius.encode.pictures import Pictures
 from genius.encode.train import AnyTrainable, Texts, embedder, fused, in_chunks, train_encoder
 from genius.errors import BadInput
 from genius.pipeline.validation import hit_rates
@@ -32,42 +32,42 @@ class Splits:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """The pictures of both splits, decoded once for everything that follows."""
+class SplitImages:
+    """The images of both splits, decoded once for everything that follows."""
 
-    train: Pictures
-    val: Pictures
+    train: ImageTable
+    val: ImageTable
 
     @classmethod
-    def of(cls, encoder: Trainable, splits: Splits, device: torch.device, *, resident: bool) -> Shown:
-        """Train pictures on the device if `resident`, else read when needed; val pictures are kept."""
+    def of(cls, encoder: Trainable, splits: Splits, device: torch.device, *, resident: bool) -> SplitImages:
+        """Train images on the device if `resident`, else decoded when needed; val images stay decoded."""
         keep = device if resident else torch.device("cpu")
         return cls(
-            Pictures(splits.train.images, encoder, device, resident=resident),
-            Pictures(splits.val.images, encoder, keep, resident=True),
+            ImageTable(splits.train.images, encoder, device, resident=resident),
+            ImageTable(splits.val.images, encoder, keep, resident=True),
         )
 
 
 def validator(
-    encoder: AnyTrainable, data: TrainingSet, device: torch.device, pictures: Pictures | None = None
+    encoder: AnyTrainable, data: TrainingSet, device: torch.device, images: ImageTable | None = None
 ) -> Callable[[], Mapping[str, float]]:
-    """A function that gives hit@5 of exact search over `data`; its pictures are decoded once."""
-    shown = pictures or Pictures(data.images, encoder, torch.device("cpu"), resident=True)
+    """A function that gives hit@5 of exact search over `data`; its images are decoded once."""
+    table = images or ImageTable(data.images, encoder, torch.device("cpu"), resident=True)
     texts = Texts(data.texts, encoder, device)
-    embed = embedder(encoder, lambda rows: shown[rows].to(device), texts.__getitem__)
+    embed = embedder(encoder, lambda rows: table[rows].to(device), texts.__getitem__)
     return lambda: hit_rates(data, embed, device)
 
 
 @dataclass(frozen=True, slots=True)
-class Taught:
-    """What a distillation leaves beside the encoder it taught."""
+class DistillationResult:
+    """What a distillation leaves beside the trained encoder."""
 
     teacher: Callable[[Tensor], Tensor]  # pixels to vectors in the shared space
     reference: TrainingResult  # the teacher's image vectors with the text tower, on val
-    pictures: Shown
+    images: SplitImages
 
 
-def teach_mini(
+def distil_mini(
     encoder: MiniEncoder,
     table: DistillationConfig,
     splits: Splits,
@@ -76,14 +76,14 @@ def teach_mini(
     folder: Path,
     seed: int,
     device: torch.device,
-) -> Taught:
+) -> DistillationResult:
     """Align the text tower to CLIP's image vectors, then teach the image tower those vectors."""
     clip = ClipTeacher(clip_weights(Path(table.teacher))).to(device).eval()
     if device.type == "cuda":
         clip.tower.bfloat16()
-    shown = Shown.of(encoder, splits, device, resident=True)
-    clip_train = in_chunks(lambda rows: clip(shown.train[rows]), len(shown.train), device)
-    clip_val = in_chunks(lambda rows: clip(shown.val[rows]), len(shown.val), device)
+    images = SplitImages.of(encoder, splits, device, resident=True)
+    clip_train = in_chunks(lambda rows: clip(images.train[rows]), len(images.train), device)
+    clip_val = in_chunks(lambda rows: clip(images.val[rows]), len(images.val), device)
 
     aligned = distill.Aligned(encoder.module.text).to(device)
     words = Texts(splits.val.texts, encoder, device)
@@ -109,7 +109,7 @@ def teach_mini(
         return fused(
             image_rows,
             text_rows,
-            lambda rows: encoder.image_vectors(shown.val[rows]),
+            lambda rows: encoder.image_vectors(images.val[rows]),
             lambda rows: val_texts[rows],
         )
 
@@ -119,14 +119,14 @@ def teach_mini(
         return vectors
 
     distill.distil_images(
-        encoder.module.image, encoder, target, shown.train,
-        torch.arange(len(shown.train), device=device), table.images,
+        encoder.module.image, encoder, target, images.train,
+        torch.arange(len(images.train), device=device), table.images,
         folder=folder / "distillation", seed=seed,
         validate=lambda: hit_rates(splits.val, embed_by_student, device),
         smallest_view=table.smallest_view, colour=table.colour, mix=table.mix,
     )  # fmt: skip
     encoder.module.requires_grad_(True)
-    return Taught(target, reference, shown)
+    return DistillationResult(target, reference, images)
 
 
 def train_stage(
@@ -138,30 +138,35 @@ def train_stage(
     seed: int,
     device: torch.device,
     teacher: Callable[[Tensor], Tensor] | None = None,
-    pictures: Shown | None = None,
+    images: SplitImages | None = None,
 ) -> TrainingResult:
     """Eq. 2 as the recipe's `encoder_training` says; the weights that are best on val stay."""
-    shown = pictures or Shown.of(encoder, splits, device, resident=table.resident)
+    images = images or SplitImages.of(encoder, splits, device, resident=table.resident)
     if table.heads_only:
-        return _train_heads(encoder, table, splits, shown, folder, seed)
+        return _train_heads(encoder, table, splits, images, folder, seed)
     return train_encoder(
         encoder, splits.train, table.optimiser, folder=folder / "encoder", seed=seed,
         device=device, temperature=table.temperature, mask_positives=table.mask_positives,
         balance=table.balance, image_rate=table.image_rate, smallest_view=table.smallest_view,
-        colour=table.colour, pictures=shown.train, teacher=teacher, teacher_weight=table.teacher_weight,
-        validate=validator(encoder, splits.val, device, shown.val),
+        colour=table.colour, images=images.train, teacher=teacher, teacher_weight=table.teacher_weight,
+        validate=validator(encoder, splits.val, device, images.val),
     )  # fmt: skip
 
 
 def _train_heads(
-    encoder: AnyTrainable, table: EncoderTrainingConfig, splits: Splits, shown: Shown, folder: Path, seed: int
+    encoder: AnyTrainable,
+    table: EncoderTrainingConfig,
+    splits: Splits,
+    images: SplitImages,
+    folder: Path,
+    seed: int,
 ) -> TrainingResult:
     if not isinstance(encoder, MiniEncoder):
         raise BadInput(
             "heads_only: only mini has heads that learn alone; use mini, or train the whole encoder"
         )
-    features = features_of(encoder, shown.train, splits.train.texts)
-    val_features = features_of(encoder, shown.val, splits.val.texts)
+    features = features_of(encoder, images.train, splits.train.texts)
+    val_features = features_of(encoder, images.val, splits.val.texts)
 
     def validate(heads: Heads) -> Mapping[str, float]:
         return hit_rates(splits.val, heads.embedder(*val_features), encoder.device)

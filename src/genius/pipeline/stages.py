@@ -25,7 +25,7 @@ from genius.encode.mini import encoder as mini
 from genius.encode.train import AnyTrainable
 from genius.errors import BadInput
 from genius.model_toml import read_model_toml, set_table
-from genius.pipeline.encoder import Shown, Splits, teach_mini, train_stage
+from genius.pipeline.encoder import SplitImages, Splits, distil_mini, train_stage
 from genius.pipeline.vectors import encode_set
 from genius.quantize.model import Quantizer, load_quantizer, save_quantizer
 from genius.quantize.residual import code_sizes
@@ -101,25 +101,25 @@ def _encoder(recipe: Recipe, folder: Path, device: torch.device) -> None:
         _data(recipe, "train", defaults=table is None or table.default_instructions), _data(recipe, "val")
     )
     encoder = _start_encoder(recipe, device)
-    teacher, pictures = None, None
+    teacher, images = None, None
     if recipe.distillation is not None:
         assert isinstance(encoder, mini.MiniEncoder)  # `_wanted` refuses others
         balance = 1.0 if table is None else table.balance
-        taught = teach_mini(
+        distilled = distil_mini(
             encoder, recipe.distillation, splits,
             balance=balance, folder=folder, seed=recipe.seed, device=device,
         )  # fmt: skip
-        pictures = taught.pictures
-        teacher = taught.teacher if table is not None and table.teacher_weight else None
-    if pictures is None:
-        pictures = Shown.of(encoder, splits, device, resident=table is not None and table.resident)
+        images = distilled.images
+        teacher = distilled.teacher if table is not None and table.teacher_weight else None
+    if images is None:
+        images = SplitImages.of(encoder, splits, device, resident=table is not None and table.resident)
     if table is not None:
         train_stage(
             encoder, table, splits, folder=folder, seed=recipe.seed, device=device, teacher=teacher,
-            pictures=pictures,
+            images=images,
         )  # fmt: skip
     if distributed.is_main():
-        for part in (pictures.train, pictures.val):
+        for part in (images.train, images.val):
             _tell(part.report)
         encoder.save(folder / "model")
         set_table(folder / "model", "encoder", {"name": recipe.encoder.name, "source": ""})

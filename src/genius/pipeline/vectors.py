@@ -18,7 +18,7 @@ from genius.data.images import open_image
 from genius.data.report import Report
 from genius.data.training_set import TrainingSet
 from genius.encode.base import Array, Encoder, TrainableEncoder
-from genius.encode.decoding import decode
+from genius.encode.images import decode
 from genius.errors import BadImage
 from genius.files import write_file
 from genius.training import distributed
@@ -56,11 +56,11 @@ def image_vectors(encoder: Encoder, files: Sequence[Path], report: Report) -> Ar
     vectors = np.zeros((len(files), encoder.dim), dtype=np.float32)
     if isinstance(encoder, TrainableEncoder):  # pixels are made in other processes
         encoder.module.eval()
-        pixels, unread = decode(files, encoder.preprocess)
+        pixels, unreadable = decode(files, encoder.preprocess)
         for start in range(0, len(files), TOWER_BATCH):
             part = torch.from_numpy(pixels[start : start + TOWER_BATCH])
             vectors[start : start + len(part)] = encoder.image_vectors(part).float().cpu().numpy()
-        for row, reason in unread:
+        for row, reason in unreadable:
             vectors[row] = 0
             report.skip(files[row], reason)
         return vectors

@@ -16,9 +16,9 @@ from safetensors.torch import save
 from genius.config import OptimiserConfig
 from genius.data.base import open_dataset
 from genius.data.training_set import TrainingSet, read_training_set
+from genius.encode.images import ImageTable
 from genius.encode.mini import distill
 from genius.encode.mini.teacher import ClipTeacher, clip_weights, imagenet_weights, member, minilm_weights
-from genius.encode.pictures import Pictures
 from genius.errors import BadInput, ModelMismatch
 from genius.training.journal import read_log
 
@@ -57,7 +57,7 @@ def losses(folder: Path, name: str = "loss") -> list[float]:
 
 
 def test_the_text_tower_is_aligned_to_the_teacher(encoder, train: TrainingSet, tmp_path: Path) -> None:
-    pictures = Pictures(train.images, encoder, CPU, resident=True)
+    pictures = ImageTable(train.images, encoder, CPU, resident=True)
     clip_vectors = seen_by_teacher(pictures[torch.arange(len(pictures))])
     aligned = distill.Aligned(encoder.module.text)
     vector = clip_vectors[:1]
@@ -73,7 +73,7 @@ def test_the_text_tower_is_aligned_to_the_teacher(encoder, train: TrainingSet, t
 
 
 def test_the_image_tower_learns_the_teachers_directions(encoder, train: TrainingSet, tmp_path: Path) -> None:
-    pictures = Pictures(train.images, encoder, CPU, resident=True)
+    pictures = ImageTable(train.images, encoder, CPU, resident=True)
     text = weights(encoder.module.text)
     result = distill.distil_images(
         encoder.module.image, encoder, seen_by_teacher, pictures, torch.arange(len(pictures)),
@@ -87,7 +87,7 @@ def test_the_image_tower_learns_the_teachers_directions(encoder, train: Training
 
 
 def test_a_student_that_equals_its_teacher_has_nothing_to_learn(encoder, train, tmp_path: Path) -> None:
-    pictures = Pictures(train.images, encoder, CPU, resident=True)
+    pictures = ImageTable(train.images, encoder, CPU, resident=True)
     encoder.module.eval()
     encoder.image_vectors = lambda views: seen_by_teacher(views) + 0 * encoder.module.image.out.bias.sum()
     distill.distil_images(

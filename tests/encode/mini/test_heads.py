@@ -12,8 +12,8 @@ import torch
 from genius.config import OptimiserConfig
 from genius.data.base import open_dataset
 from genius.data.training_set import TrainingSet, read_training_set
+from genius.encode.images import ImageTable
 from genius.encode.mini.heads import Heads, features_of, train_heads
-from genius.encode.pictures import Pictures
 from genius.pipeline.validation import hit_rates
 
 TINY = runpy.run_path(str(Path(__file__).resolve().parents[2] / "pipeline" / "tiny.py"))
@@ -33,7 +33,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> TrainingSet:
 
 
 def test_features_and_heads_are_the_encoder(encoder: Any, train: TrainingSet) -> None:
-    pictures = Pictures(train.images, encoder, CPU, resident=True)
+    pictures = ImageTable(train.images, encoder, CPU, resident=True)
     images, texts = features_of(encoder, pictures, train.texts)
     assert images.shape == (len(train.images), 1280)
     assert texts.shape == (len(train.texts), 384)
@@ -47,7 +47,7 @@ def test_features_and_heads_are_the_encoder(encoder: Any, train: TrainingSet) ->
 
 
 def test_only_the_heads_learn_and_they_find_more(encoder: Any, train: TrainingSet, tmp_path: Path) -> None:
-    pictures = Pictures(train.images, encoder, CPU, resident=True)
+    pictures = ImageTable(train.images, encoder, CPU, resident=True)
     features = features_of(encoder, pictures, train.texts)
     before = {name: value.clone() for name, value in encoder.module.state_dict().items()}
 

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from genius.config import OptimiserConfig
 from genius.data.pairs import rows_of
 from genius.data.training_set import TrainingSet
+from genius.encode.images import ImageTable
 from genius.encode.mini.efficientnet import ImageTower, start_from_imagenet
 from genius.encode.mini.encoder import DIM, MiniEncoder, Towers
 from genius.encode.mini.minilm import TextTower, start_from_minilm
 from genius.encode.mini.teacher import imagenet_weights, minilm_weights
-from genius.encode.pictures import Pictures
 from genius.encode.train import Texts, batch_loss, fused
 from genius.encode.views import mixed, random_views
 from genius.seeding import generator_for
@@ -90,7 +90,7 @@ def distil_images(
     tower: ImageTower,
     encoder: MiniEncoder,
     teacher: Callable[[Tensor], Tensor],
-    pictures: Pictures,
+    images: ImageTable,
     rows: Tensor,
     plan: OptimiserConfig,
     *,
@@ -101,7 +101,7 @@ def distil_images(
     mix: float,
     validate: Validate | None = None,
 ) -> TrainingResult:
-    """Train the image tower on views of the pictures in `rows`: the teacher's directions and similarities.
+    """Train the image tower on views of the images in `rows`: the teacher's directions and similarities.
 
     The second term copies, for each view, the teacher's similarities to all other views of the batch.
     """
@@ -112,7 +112,7 @@ def distil_images(
         generator = generator_for(device, seed, "distillation", number)
         chosen = rows[torch.randint(len(rows), (plan.batch,), generator=generator, device=device)]
         chance = generator_for(device, seed, "views", number, distributed.rank())
-        views = random_views(pictures[chosen[part]], chance, smallest=smallest_view, flip=True, colour=colour)
+        views = random_views(images[chosen[part]], chance, smallest=smallest_view, flip=True, colour=colour)
         views = mixed(views, chance, mix)
         target = F.normalize(teacher(views).float(), dim=1)
         vectors = F.normalize(encoder.image_vectors(views).float(), dim=1)

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from genius.config import OptimiserConfig
 from genius.data.pairs import rows_of
 from genius.data.training_set import TrainingSet
+from genius.encode.images import ImageTable
 from genius.encode.mini.encoder import MiniEncoder
-from genius.encode.pictures import Pictures
-from genius.encode.train import EmbedRows, Texts, batch_loss, fused, in_chunks
+from genius.encode.train import EmbedRows, Texts, batch_loss, fused, in_chunks, row_chunks
 from genius.training.loop import TrainingResult, run
 
 
@@ -47,12 +47,13 @@ class Heads(nn.Module):
         )
 
 
-def features_of(encoder: MiniEncoder, pictures: Pictures, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """What the towers see before their heads: (pictures, 1280) and (texts, 384), on the device."""
+def features_of(encoder: MiniEncoder, images: ImageTable, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """What the towers see before their heads: (images, 1280) and (texts, 384), on the device."""
     module, device = encoder.module.eval(), encoder.device
     words = Texts(texts, encoder, device)
+    images.prefetch(row_chunks(len(images), device))
     return (
-        in_chunks(lambda rows: module.image.features(encoder.scaled(pictures[rows])), len(pictures), device),
+        in_chunks(lambda rows: module.image.features(encoder.scaled(images[rows])), len(images), device),
         in_chunks(lambda rows: module.text.features(words[rows]), len(texts), device),
     )
 

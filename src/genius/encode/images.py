@@ -1,0 +1,171 @@
+"""Image files to pixels by the workers of a DataLoader: all at once, or ahead of each training step."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from genius.data.images import open_image
+from genius.data.report import Report, printable
+from genius.encode.base import Trainable
+from genius.encode.preprocess import Preprocess
+from genius.errors import BadData, BadImage
+
+CHUNK = 16  # images that a worker decodes at a time; small, since containers have little shared memory
+MIN_FOR_WORKERS = 500  # images from which on worker processes are worth their start
+MIN_FOR_BLAME = 4  # images that must all be unreadable before the data root is to blame
+Sample = tuple[int, Tensor, str]  # row, uint8 pixels (3, side, side), why they are black ("" if they are not)
+
+
+class DecodedImages(NamedTuple):
+    """Pixels (n, 3, side, side) of some files, and for those that cannot be read (black) row and reason."""
+
+    pixels: NDArray[np.uint8]
+    unreadable: list[tuple[int, str]]
+
+
+class ImageFiles(Dataset[Sample]):
+    """Image files as the encoder's preprocessing wants them; one that cannot be read is black."""
+
+    def __init__(self, files: Sequence[Path], preprocess: Preprocess) -> None:
+        self.files, self.preprocess = files, preprocess
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, row: int) -> Sample:
+        file, side = self.files[row], self.preprocess.side
+        try:
+            # twice the side: a large JPEG is decoded small, as the engine does
+            pixels = self.preprocess.pixels(open_image(file, at_least=2 * side))
+        except BadImage as error:
+            return row, torch.zeros(3, side, side, dtype=torch.uint8), _reason(error, file)
+        return row, torch.from_numpy(pixels), ""
+
+    def load(self, chunks: Iterable[list[int]], workers: int) -> Iterator[list[Sample]]:
+        """The samples of each chunk of rows, in order; decoded in this process if there are no workers."""
+        context = multiprocessing.get_context("forkserver") if workers else None
+        if context is not None:
+            context.set_forkserver_preload([__name__])  # torch is imported once, not by every worker
+        return iter(
+            DataLoader(
+                self,
+                batch_sampler=_Chunks(chunks),
+                num_workers=workers,
+                collate_fn=list,
+                multiprocessing_context=context,
+            )
+        )
+
+
+def decode(files: Sequence[Path], preprocess: Preprocess, workers: int | None = None) -> DecodedImages:
+    """The pixels of `files`; an unreadable image is black and named. BadData if no file can be read.
+
+    `workers` is the number of processes beside this one (default: the cores that this process may use).
+    """
+    if workers is None:
+        workers = available_workers() if len(files) >= MIN_FOR_WORKERS else 0
+    pixels = np.empty((len(files), 3, preprocess.side, preprocess.side), dtype=np.uint8)
+    unreadable: list[tuple[int, str]] = []
+    for samples in ImageFiles(files, preprocess).load(_split(range(len(files))), workers):
+        for row, image, reason in samples:
+            pixels[row] = image.numpy()
+            if reason:
+                unreadable.append((row, reason))
+    if len(unreadable) == len(files) >= MIN_FOR_BLAME:
+        raise BadData(
+            f"none of {len(files)} pictures can be read, {printable(files[0])} first ({unreadable[0][1]}): "
+            "are they under the data root?"
+        )
+    return DecodedImages(pixels, unreadable)
+
+
+class ImageTable:
+    """Pixels of image files by row: all of them on the device if `resident`, else decoded when asked for.
+
+    An image that cannot be read is black; `report` counts and names those.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[Path],
+        encoder: Trainable,
+        device: torch.device,
+        *,
+        resident: bool,
+        workers: int | None = None,
+    ) -> None:
+        self.device, self.report = device, Report()
+        self.files = ImageFiles(files, encoder.preprocess)
+        self.workers = available_workers() if workers is None else workers
+        self._reported: set[int] = set()
+        self._ahead: Iterator[list[Sample]] | None = None
+        self.table: Tensor | None = None
+        if resident:
+            decoded = decode(files, encoder.preprocess, workers)
+            for row, reason in decoded.unreadable:
+                self._note(row, reason)
+            self.table = torch.from_numpy(decoded.pixels).to(device)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        """uint8 pixels (n, 3, side, side) on the device of the table."""
+        if self.table is not None:
+            return self.table[rows.to(self.device)]
+        wanted = rows.tolist()
+        chunks = list(_split(wanted))
+        source = self.files.load(chunks, 0) if self._ahead is None else self._ahead
+        samples = [sample for _ in chunks for sample in next(source)]
+        assert [row for row, _, _ in samples] == wanted, "asked for other images than announced"
+        for row, _, reason in samples:
+            self._note(row, reason)
+        side = self.files.preprocess.side
+        empty = torch.empty(0, 3, side, side, dtype=torch.uint8)
+        return (torch.stack([pixels for _, pixels, _ in samples]) if samples else empty).to(self.device)
+
+    def prefetch(self, batches: Iterable[Tensor]) -> None:
+        """Announce the rows that will be asked for, call by call: workers decode some batches ahead."""
+        if self.table is None and self.workers:
+            chunks = (chunk for rows in batches for chunk in _split(rows.tolist()))
+            self._ahead = self.files.load(chunks, self.workers)
+
+    def _note(self, row: int, reason: str) -> None:
+        if reason and row not in self._reported:
+            self._reported.add(row)
+            self.report.skip(self.files.files[row], reason)
+
+
+class _Chunks:
+    """Lists of rows as a DataLoader's `batch_sampler`; they are drawn in the main process."""
+
+    def __init__(self, chunks: Iterable[list[int]]) -> None:
+        self.chunks = chunks
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self.chunks)
+
+
+def available_workers() -> int:
+    """Worker processes for this training process: its share of the cores, none if that is a single one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    share = cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return share if share > 1 else 0
+
+
+def _split(rows: Sequence[int]) -> Iterator[list[int]]:
+    return (list(rows[start : start + CHUNK]) for start in range(0, len(rows), CHUNK))
+
+
+def _reason(error: BadImage, file: Path) -> str:
+    return str(error).removeprefix(f"{printable(file)}: ")
