@@ -121,4 +121,7 @@ if __name__ == "__main__":
     elif sys.argv[2] == "random":
         work(Path(sys.argv[1]), random_operations(int(sys.argv[3]), 2000))
     else:
+        if "create" in sys.argv[3:]:
+            create(Path(sys.argv[1]))
+            print("created", flush=True)
         work(Path(sys.argv[1]), json.loads(sys.argv[2]), slow="slow" in sys.argv[3:])
