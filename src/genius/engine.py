@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from genius.data.images import open_image
 from genius.data.report import Report
-from genius.errors import ModelMismatch, ModelNotFound
+from genius.errors import IndexCorrupt, ModelMismatch, ModelNotFound
 from genius.ingest.add import add_items
 from genius.ingest.item import THUMBNAIL, thumbnail
 from genius.ingest.result import AddResult
@@ -214,7 +214,10 @@ class Engine:
                 return [
                     SearchResult(_hits(one.items, records), one.beams, one.leaves, *now) for one in ranked
                 ]
-        raise AssertionError("a cache that was just built is damaged again")
+            if attempt:  # nothing has changed meanwhile
+                self.index.rebuild("it has rows that the truth does not have")
+        folder = self.index.folder
+        raise IndexCorrupt(f"{folder}: arrays and truth do not agree: `genius check --repair --in {folder}`")
 
     def warm(self) -> None:
         """Load what the first search would have to load, and record what a GPU replays."""
