@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from pools import versions
 
 from genius.convert.decoder import to_released
-from genius.decode.initial import initialise
+from genius.decode.init import initialise
 from genius.decode.model import Decoder
 from genius.decode.shape import DecoderShape
 from genius.search.options import SearchOptions

@@ -181,7 +181,7 @@ def scale(args: argparse.Namespace) -> dict[str, Any]:
     """A trie of very many items, built in bounded passes, and what a query costs beside the first million."""
     import torch
 
-    from genius.decode.initial import initialise
+    from genius.decode.init import initialise
     from genius.decode.model import Decoder
     from genius.decode.shape import DecoderShape
 
@@ -316,7 +316,7 @@ def profile(args: argparse.Namespace) -> dict[str, Any]:
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as torch_profile
 
-    from genius.decode.initial import initialise
+    from genius.decode.init import initialise
     from genius.decode.model import Decoder
     from genius.decode.shape import DecoderShape
 

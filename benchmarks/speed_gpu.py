@@ -19,7 +19,7 @@ from pools import Pool
 from speed_cpu import K, codebooks, multiplied, quantized, recall
 from torch.nn import functional as F
 
-from genius.decode.initial import initialise
+from genius.decode.init import initialise
 from genius.decode.model import Decoder
 from genius.decode.shape import DecoderShape
 from genius.search.codebooks import Codebooks

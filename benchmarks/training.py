@@ -25,7 +25,7 @@ import torch
 
 from genius.config import OptimiserConfig
 from genius.data.pairs import Pairs, build_pairs
-from genius.decode.initial import fresh_decoder
+from genius.decode.init import fresh_decoder
 from genius.decode.shape import DecoderShape
 from genius.decode.targets import SoftTargetOptions
 from genius.decode.train import DecoderObjective, train_decoder

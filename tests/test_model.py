@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from genius.data.instructions import clean, query_text
-from genius.decode.initial import fresh_decoder
+from genius.decode.init import fresh_decoder
 from genius.decode.shape import DecoderShape
 from genius.decode.weights import save_decoder
 from genius.errors import ModelMismatch, ModelNotFound

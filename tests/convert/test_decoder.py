@@ -16,7 +16,7 @@ from genius.convert.decoder import (
     to_released,
 )
 from genius.convert.quantizer import convert_quantizer, quantizer_from_released, quantizer_to_released
-from genius.decode.initial import initialise
+from genius.decode.init import initialise
 from genius.decode.model import Decoder
 from genius.decode.shape import DecoderShape
 from genius.decode.weights import load_decoder

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from genius.convert.decoder import to_released
-from genius.decode.initial import init_from_codebooks, initialise
+from genius.decode.init import init_from_codebooks, initialise
 from genius.decode.layer import distance_buckets
 from genius.decode.model import Decoder, DecoderState
 from genius.decode.shape import PRESETS, DecoderShape

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from genius.config import OptimiserConfig
 from genius.data.pairs import Pairs, build_pairs
-from genius.decode.initial import fresh_decoder
+from genius.decode.init import fresh_decoder
 from genius.decode.rivals import Rivals
 from genius.decode.shape import DecoderShape
 from genius.decode.targets import SoftTargetOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from genius.data.pairs import build_pairs
-from genius.decode.initial import initialise
+from genius.decode.init import initialise
 from genius.decode.model import Decoder
 from genius.decode.shape import DecoderShape
 from genius.decode.validation import CodePool, best_items, hit_rates

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from genius.decode.initial import initialise
+from genius.decode.init import initialise
 from genius.decode.model import Decoder
 from genius.decode.shape import DecoderShape
 from genius.decode.weights import FILE, load_decoder, save_decoder

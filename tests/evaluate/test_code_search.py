@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from genius.decode.initial import initialise
+from genius.decode.init import initialise
 from genius.decode.model import Decoder
 from genius.decode.shape import DecoderShape
 from genius.encode.base import Parts

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from genius.data.mbeir import MBeir
-from genius.decode.initial import fresh_decoder
+from genius.decode.init import fresh_decoder
 from genius.decode.shape import DecoderShape
 from genius.decode.targets import level_losses
 from genius.evaluate.options import EvalOptions, Workspace

@@ -14,7 +14,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from genius.config import OptimiserConfig
-from genius.decode.initial import fresh_decoder
+from genius.decode.init import fresh_decoder
 from genius.decode.shape import DecoderShape
 from genius.decode.targets import SoftTargetOptions
 from genius.decode.train import DecoderObjective, train_decoder

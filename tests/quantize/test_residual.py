@@ -94,11 +94,11 @@ def test_a_million_vectors_are_scored_a_chunk_at_a_time(monkeypatch):
     assert max(rows) == (1 << 17) // 8
 
 
-def test_ways_of_level_zero():
+def test_sources_of_level_zero():
     z, modality = unit(60), torch.arange(60) % 3
     assigned = drawn()
     assert torch.equal(assigned.encode(z, modality)[:, 0], modality)
-    with pytest.raises(BadInput, match="give it for every vector"):
+    with pytest.raises(BadInput, match="pass it for every vector"):
         assigned.encode(z)
     none = drawn(sizes=(16, 16), modality="none")
     assert none.encode(z).shape == (60, 2)

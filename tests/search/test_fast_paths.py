@@ -126,7 +126,7 @@ def test_lengths_by_pairs_are_those_of_the_sums(sizes: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
 def test_lighter_weights_find_nearly_the_same(precision: str) -> None:
     torch = pytest.importorskip("torch")
-    from genius.decode.initial import initialise
+    from genius.decode.init import initialise
     from genius.decode.model import Decoder
     from genius.decode.shape import DecoderShape
     from genius.search.options import SearchOptions

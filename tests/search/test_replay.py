@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from genius.decode.initial import initialise
+from genius.decode.init import initialise
 from genius.decode.model import Decoder
 from genius.decode.shape import DecoderShape
 from genius.search import searcher as searcher_module

@@ -11,7 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from genius.decode.initial import initialise
+from genius.decode.init import initialise
 from genius.decode.model import Decoder
 from genius.decode.shape import DecoderShape
 from genius.errors import BadInput

@@ -1,1 +1,1 @@
-"""The decoder: probabilities of codes for a query."""
+"""The decoder: a T5-style network that gives the probabilities of codes for a query (stage 2)."""

@@ -21,7 +21,7 @@ def augment(
     alpha: float = 2.0,
     plain: float = 0.0,
 ) -> Tensor:
-    """Augmented queries (batch, dim), drawn from `generator`, which lives on the vectors' device.
+    """Augmented queries (batch, dim), with randomness from `generator`, which is on the vectors' device.
 
     `paper`: one mu ~ Beta(alpha, alpha) per row, mu * z_query + (1 - mu) * z_target.
     `released`: one s per row and dimension, sqrt(s) * z_query + sqrt(1 - s) * z_target, L2-normalised.
@@ -44,7 +44,7 @@ def augment(
 
 
 def beta(shape: tuple[int, ...], alpha: float, generator: torch.Generator) -> Tensor:
-    """Draws from Beta(alpha, alpha): x / (x + y) of two gamma variables."""
+    """Samples of Beta(alpha, alpha): x / (x + y) of two gamma variables."""
     concentration = torch.full((2, *shape), alpha, device=generator.device)
     x, y = torch._standard_gamma(concentration, generator=generator).unbind(0)
     return x / (x + y)

@@ -43,7 +43,7 @@ class DecoderLayer(nn.Module):
         return keys, values
 
     def forward(self, x: Tensor, cross: Cross, bias: Tensor, cache: Tensor | None = None) -> Tensor:
-        """`x` (batch, beam, time, width) after this layer; its times close the `cache`, if given."""
+        """`x` (batch, beam, time, width) after this layer; its keys and values fill the end of `cache`."""
         x = x + self.dropout(self._attend_self(self.self_norm(x), bias, cache))
         x = x + self.dropout(self._attend_prefix(self.cross_norm(x), cross))
         fed: Tensor = self.feed_out(self.dropout(F.relu(self.feed_in(self.feed_norm(x)))))

@@ -132,9 +132,9 @@ def _loss_of(
 
     def loss(z_query: Tensor, z_item: Tensor, codes: Tensor, usable: Tensor) -> Tensor:
         logits = decoder(z_query, codes)
-        wanted = targets(z_query, z_item, codes[:, 0]) if targets else None
+        soft_targets = targets(z_query, z_item, codes[:, 0]) if targets else None
         own = [scores[:, 0] for scores in logits]
-        levels = level_losses(own, codes[:, 0], wanted, soft.hard_share if soft else 0.0)
+        levels = level_losses(own, codes[:, 0], soft_targets, soft.hard_share if soft else 0.0)
         if objective.rivals is None:
             return levels
         return torch.cat([levels, list_loss(logits, codes, usable)[None]])

@@ -13,7 +13,7 @@ from genius.data.base import open_dataset
 from genius.data.pairs import Pairs, pairs_of
 from genius.data.report import Report
 from genius.data.training_set import TrainingSet, read_training_set
-from genius.decode.initial import fresh_decoder
+from genius.decode.init import fresh_decoder
 from genius.decode.rivals import Rivals
 from genius.decode.shape import DecoderShape
 from genius.decode.targets import SoftTargetOptions

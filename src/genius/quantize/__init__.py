@@ -1,1 +1,1 @@
-"""Fusion and residual quantization: vectors to codes."""
+"""Fusion and residual quantization: embeddings become codes (stage 1)."""

@@ -30,14 +30,14 @@ def kmeans(x: Tensor, count: int, generator: torch.Generator, rounds: int = 10) 
 
 
 def _seeds(x: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Rows of x, each drawn with a chance that grows with its squared distance to those drawn before."""
+    """Rows of x, sampled with a probability proportional to the squared distance to the seeds so far."""
     first = torch.randint(len(x), (1,), generator=generator, device=x.device)
     seeds = x[first]
     distance = (x - seeds).square().sum(1)
     while len(seeds) < count:
-        wanted = min(count - len(seeds), max(1, count // SEEDING_ROUNDS))
-        chance = distance.clamp(min=0).double() + 1e-12  # if all distances are 0, any row will do
-        rows = torch.multinomial(chance, wanted, replacement=wanted > len(x), generator=generator)
+        new = min(count - len(seeds), max(1, count // SEEDING_ROUNDS))
+        weight = distance.clamp(min=0).double() + 1e-12  # if all distances are 0, any row will do
+        rows = torch.multinomial(weight, new, replacement=new > len(x), generator=generator)
         seeds = torch.cat([seeds, x[rows]])
         distance = torch.minimum(distance, _assign(x, x[rows])[1])
     return seeds
@@ -90,7 +90,7 @@ def init_codebooks(
 
 
 def _start_classifier(classifier: nn.Linear, z: Tensor, modality: Tensor) -> None:
-    """Linear discriminant analysis: the best classifier if the modalities differ by their means alone."""
+    """Linear discriminant analysis, which is optimal if the modalities differ by their means alone."""
     kinds = torch.nn.functional.one_hot(modality, classifier.out_features).to(z)
     means = kinds.T @ z / kinds.sum(0).clamp(min=1)[:, None]  # (modalities, dim)
     within = z - means[modality]
@@ -134,15 +134,15 @@ class MovingAverage(nn.Module):
     def update(
         self, quantizer: ResidualQuantizer, residual: Tensor, codes: Tensor, generator: torch.Generator
     ) -> None:
-        """Move the codebooks to a batch: residual (n, levels, dim) before each level, codes (n, levels)."""
+        """Update the codebooks from a batch: residuals before each level (n, levels, dim) and its codes."""
         residual = residual.float()
         seen, rows = codes.shape[0] * world_size(), quantizer.rows(codes).flatten()
-        news = torch.zeros(len(self.count), quantizer.dim + 1, device=rows.device)  # sums beside counts
-        news[:, :-1].index_add_(0, rows, residual.flatten(0, 1))
-        news[:, -1].index_add_(0, rows, torch.ones_like(rows, dtype=news.dtype))
-        all_reduce_sum(news)
-        self.total.lerp_(news[:, :-1], 1 - self.decay)
-        self.count.lerp_(news[:, -1], 1 - self.decay)
+        batch = torch.zeros(len(self.count), quantizer.dim + 1, device=rows.device)  # sums, then counts
+        batch[:, :-1].index_add_(0, rows, residual.flatten(0, 1))
+        batch[:, -1].index_add_(0, rows, torch.ones_like(rows, dtype=batch.dtype))
+        all_reduce_sum(batch)
+        self.total.lerp_(batch[:, :-1], 1 - self.decay)
+        self.count.lerp_(batch[:, -1], 1 - self.decay)
         self._revive(quantizer, residual, seen, generator)
         known = self.count[:, None] > 1e-6
         vectors = torch.where(known, self.total / self.count[:, None].clamp(min=1e-6), quantizer.vectors)

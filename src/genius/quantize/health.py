@@ -27,9 +27,9 @@ LEAST_USAGE = 0.10
 class LevelHealth:
     """One level of the codes, and the buckets of items that share all codes up to it."""
 
-    size: int  # codes there are
-    usage: float  # codes in use, as a share of those that could be (no more than there are items)
-    dead: int  # codes no item has
+    size: int  # number of codes
+    usage: float  # used codes as a share of those that could be used (at most one per item)
+    dead: int  # codes without an item
     entropy: float  # bits; log2(size) if all codes are equally common
     buckets: int  # different prefixes up to this level
     largest_bucket: int  # items under the most common prefix
@@ -44,7 +44,7 @@ class CodeHealth:
     items: int
     levels: tuple[LevelHealth, ...]
     collisions: float  # share of items whose codes another item has too
-    purity: float | None  # share of items whose level-0 code is mostly given to their modality
+    purity: float | None  # share of items of the most common modality of their level-0 code
     error: float | None  # mean |z - quantized z|^2
 
     def as_dict(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class CodeHealth:
         return asdict(self)
 
     def summary(self) -> str:
-        """The figures that hold for the codes as a whole."""
+        """The figures of all levels together."""
         parts = [f"{self.items:,} items", f"collisions {self.collisions:.2%}"]
         if self.purity is not None:
             parts.append(f"modality purity {self.purity:.4f}")
@@ -121,7 +121,7 @@ def measure(
     query_codes: Codes | None = None,
     target_codes: Codes | None = None,
 ) -> CodeHealth:
-    """The health of codes (n, levels) of n > 0 items whose levels have `sizes`.
+    """Statistics of codes (n, levels) of n > 0 items; level l has `sizes[l]` codes.
 
     `modality` (n,) gives the purity of level 0. `query_codes` and `target_codes`, row by row those of a query
     and of its target, give the agreement.

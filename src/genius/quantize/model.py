@@ -80,7 +80,7 @@ class Quantizer(nn.Module):
 
     @torch.no_grad()
     def z_of(self, image: Floats, text: Floats) -> Floats:
-        """`forward` from and to numpy, in chunks."""
+        """`forward` from and to NumPy, in chunks."""
         z = np.empty((len(image), self.dim), dtype=np.float32)
         for start in range(0, len(z), ROWS_AT_ONCE):
             rows = slice(start, start + ROWS_AT_ONCE)
@@ -90,14 +90,14 @@ class Quantizer(nn.Module):
 
     @torch.no_grad()
     def codes_of(self, z: Floats, modality: NDArray[np.integer[Any]] | None = None) -> NDArray[np.uint16]:
-        """`encode` from and to numpy: codes (n, levels) uint16."""
+        """`encode` from and to NumPy: codes (n, levels) uint16."""
         known = None if modality is None else torch.from_numpy(modality.astype(np.int64)).to(self.device)
         codes = self.encode(torch.from_numpy(np.ascontiguousarray(z)).to(self.device), known)
         return codes.cpu().numpy().astype(np.uint16)
 
     @torch.no_grad()
     def vectors_of(self, codes: NDArray[np.integer[Any]]) -> Floats:
-        """`decode` from and to numpy: quantized vectors (n, dim)."""
+        """`decode` from and to NumPy: quantized vectors (n, dim)."""
         vectors = self.decode(torch.from_numpy(codes.astype(np.int64)).to(self.device)).cpu().numpy()
         return np.asarray(vectors, dtype=np.float32)
 

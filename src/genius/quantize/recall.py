@@ -44,7 +44,7 @@ def code_recall(quantizer: Quantizer, pairs: Pairs, k: int = 5) -> dict[str, flo
 
 
 def phi_recall(pairs: Pairs, k: int = 5) -> float:
-    """Hit rate of exact search on phi, the mean over the tasks: what z and codes are measured against."""
+    """Hit rate of exact search on phi, the mean over the tasks: the reference for z and codes."""
     query = torch.arange(pairs.queries, device=pairs.device)
     item = torch.arange(pairs.items, device=pairs.device)
     query_phi = F.normalize(torch.add(*pairs.query_parts(query)), dim=1)

@@ -50,7 +50,7 @@ def _free_levels(quantizer: ResidualQuantizer) -> range:
 
 
 def _fit(quantizer: ResidualQuantizer, z: Tensor, codes: Tensor, sweeps: int, anchor: float) -> None:
-    """Least squares of z on its code vectors with the codes held, one level after the other."""
+    """Least squares of z on its code vectors with fixed codes, one level after the other."""
     left = z - quantizer.decode(codes)
     for _ in range(sweeps):
         for level in _free_levels(quantizer):
@@ -67,7 +67,7 @@ def _fit(quantizer: ResidualQuantizer, z: Tensor, codes: Tensor, sweeps: int, an
 def _revive_unused(
     quantizer: ResidualQuantizer, z: Tensor, codes: Tensor, generator: torch.Generator
 ) -> None:
-    """Give codes without members the residual of vectors drawn by their error."""
+    """Re-seed codes without members with residuals of vectors, sampled by their error."""
     error = (z - quantizer.decode(codes)).square().sum(1).double() + 1e-12
     residual = z
     for level in range(quantizer.levels):

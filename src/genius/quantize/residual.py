@@ -28,7 +28,7 @@ def code_sizes(levels: int, codes: int, modality: str = "assigned") -> tuple[int
 
 
 class ResidualQuantizer(nn.Module):
-    """Codebooks for each level, and the search for the codes of a vector.
+    """The codebooks of all levels, and how the codes of a vector are found.
 
     `modality` says where the code of level 0 comes from: `assigned` (the caller passes it), `nearest` (the
     nearest code vector, as released), `classifier` (a linear classifier; nothing is subtracted from the
@@ -114,7 +114,7 @@ class ResidualQuantizer(nn.Module):
         return self.vectors[self.rows(codes)].cumsum(1)
 
     def rows(self, codes: Tensor) -> Tensor:
-        """Where the code vectors of codes (..., levels) stand in the table."""
+        """Rows of the code vectors of codes (..., levels) in the table."""
         return codes + self.row_of_level
 
     def level_zero(self, z: Tensor, modality: Tensor | None) -> Tensor:
@@ -167,7 +167,7 @@ class ResidualQuantizer(nn.Module):
         if z.ndim != 2 or z.shape[1] != self.dim:
             raise BadInput(f"vectors of shape {tuple(z.shape)} for a quantizer of width {self.dim}")
         if self.modality == "assigned" and modality is None:
-            raise BadInput("this quantizer is told the modality: give it for every vector")
+            raise BadInput("the modality is assigned in this quantizer: pass it for every vector")
         if modality is not None and modality.shape != (len(z),):
             raise BadInput(f"{tuple(modality.shape)} modalities for {len(z)} vectors")
 

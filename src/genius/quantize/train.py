@@ -36,7 +36,7 @@ from genius.training.schedule import trainable
 from genius.weights import check_fit, fingerprint_tensors, read_tensors, save_weights
 
 NAME = "quantizer"
-HEALTH_SAMPLE = 50_000  # items and queries whose codes are looked at
+HEALTH_SAMPLE = 50_000  # items and queries whose codes are measured, at most
 REFINE_SAMPLE = 1_000_000  # items the codebooks are refined on, at most
 
 
@@ -89,7 +89,7 @@ def train_quantizer(
     notes: Mapping[str, Any] | None = None,
     show: bool = True,
 ) -> TrainedQuantizer:
-    """Train `quantizer` in place on `train`, keep what is best on `val`, refine and tune the codebooks.
+    """Train `quantizer` in place, keep the weights that are best on `val`, refine and tune the codebooks.
 
     `train` must be on the quantizer's device. A run found in `folder` is resumed, or refused if its `notes`
     (plain values that say where the vectors come from) were others. Raises TrainingStopped when a loss is not
@@ -147,15 +147,16 @@ def make_step(
         query, item = batch.query[part], batch.item[part]
         parts = zip(pairs.query_parts(query, batch.text[part]), pairs.item_parts(item), strict=True)
         z = fuse(*(torch.stack(both, dim=1).flatten(0, 1) for both in parts))  # query, its item, …: (2n, dim)
-        modality = pairs.item_modality[item].repeat_interleave(2)  # a query asks for that of its target
+        modality = pairs.item_modality[item].repeat_interleave(2)  # of a query: that of its target
         with torch.autocast(z.device.type, enabled=False):
             codes = residual.encode(z.detach(), modality)
             partial = residual.partial_sums(codes)
             positive = None
             if objective.mask_positives:
                 positive = pairs.are_positive(batch.query[:, None], batch.item)
-            searched = partial if residual.classifier is None else partial[:, 1:]  # it subtracts nothing
-            losses = stage_losses(z, searched, objective, positive)
+            # level 0 of a classifier subtracts nothing
+            quantized = partial if residual.classifier is None else partial[:, 1:]
+            losses = stage_losses(z, quantized, objective, positive)
             if residual.classifier is not None:
                 losses["classifier"] = F.cross_entropy(residual.classifier(z.detach()), modality)
                 losses["loss"] = losses["loss"] + losses["classifier"]
@@ -195,15 +196,15 @@ def health_of(quantizer: Quantizer, pairs: Pairs, seed: int = 0) -> CodeHealth:
     queries = _sample(pairs.queries, HEALTH_SAMPLE, pairs.device, seed, "health queries")
     z, modality = fuse_items(quantizer, pairs, items), pairs.item_modality[items]
     shortest = float(z.norm(dim=1).min())
-    if not shortest > 0.99:  # a sum that overflows is normalised to zero, which looks like any finite value
+    if not shortest > 0.99:  # a sum that overflows is normalised to 0, which is finite
         raise TrainingStopped(
             f"{NAME}: z of length {shortest} instead of 1, the fusion blew up; lower the rate"
         )
     codes = quantizer.encode(z, modality)
     targets = pairs.positive[pairs.positive_start[queries]]
-    wanted = pairs.item_modality[targets]
-    query_codes = quantizer.encode(fuse_queries(quantizer, pairs, queries), wanted)
-    target_codes = quantizer.encode(fuse_items(quantizer, pairs, targets), wanted)
+    target_modality = pairs.item_modality[targets]
+    query_codes = quantizer.encode(fuse_queries(quantizer, pairs, queries), target_modality)
+    target_codes = quantizer.encode(fuse_items(quantizer, pairs, targets), target_modality)
     return measure(
         codes.cpu().numpy(),
         quantizer.sizes,
@@ -215,7 +216,7 @@ def health_of(quantizer: Quantizer, pairs: Pairs, seed: int = 0) -> CodeHealth:
 
 
 def _start(module: TrainableQuantizer, pairs: Pairs, batch: int, sample: int, seed: int) -> None:
-    """Codebooks by k-means on a sample of items and queries, as the fusion has them before training."""
+    """Codebooks by k-means on a sample of items and queries, fused by the untrained fusion."""
     quantizer = module.quantizer.eval()
     items = _sample(pairs.items, (sample + 1) // 2, pairs.device, seed, "k-means items")
     queries = _sample(pairs.queries, sample - len(items), pairs.device, seed, "k-means queries")
@@ -275,8 +276,8 @@ def _validation(quantizer: Quantizer, val: Pairs) -> Callable[[], Mapping[str, f
     return validate
 
 
-def _sample(count: int, wanted: int, device: torch.device, seed: int, what: str) -> Tensor:
-    """Rows of a table with `count` rows: all of them, or `wanted` drawn without repetition."""
-    if count <= wanted:
+def _sample(count: int, size: int, device: torch.device, seed: int, what: str) -> Tensor:
+    """Rows of a table with `count` rows: all of them, or `size` sampled without replacement."""
+    if count <= size:
         return torch.arange(count, device=device)
-    return torch.randperm(count, generator=generator_for(device, seed, what), device=device)[:wanted]
+    return torch.randperm(count, generator=generator_for(device, seed, what), device=device)[:size]

@@ -23,7 +23,7 @@ from genius.training.distributed import all_reduce_mean, rank_slice
 
 
 def tune(quantizer: Quantizer, pairs: Pairs, tuning: TuningConfig, seed: int = 0) -> tuple[float, ...]:
-    """Move the code vectors of `quantizer`, in place; the loss of each step.
+    """Train the code vectors of `quantizer`, in place; returns the loss of each step.
 
     All processes take their part of each batch. The vectors of level 0 stay unless it is assigned: elsewhere
     they decide which modality a vector gets.
@@ -32,7 +32,7 @@ def tune(quantizer: Quantizer, pairs: Pairs, tuning: TuningConfig, seed: int = 0
     z_item = fuse_items(quantizer, pairs)
     codes = quantizer.encode(z_item, pairs.item_modality)
     vectors = residual.vectors.clone().requires_grad_(True)
-    held = 0 if residual.modality == "assigned" else residual.starts[residual.first_level]  # rows of level 0
+    fixed = 0 if residual.modality == "assigned" else residual.starts[residual.first_level]  # rows of level 0
     optimiser = torch.optim.Adam([vectors], lr=tuning.rate)
     schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.0, max(tuning.steps, 1))
     losses: list[Tensor] = []
@@ -49,7 +49,7 @@ def tune(quantizer: Quantizer, pairs: Pairs, tuning: TuningConfig, seed: int = 0
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         assert vectors.grad is not None
-        all_reduce_mean(vectors.grad)[:held] = 0
+        all_reduce_mean(vectors.grad)[:fixed] = 0
         optimiser.step()
         schedule.step()
         losses.append(all_reduce_mean(loss.detach()))

@@ -210,7 +210,7 @@ class GenerativeBaseline:
         import torch
 
         from genius.config import OptimiserConfig
-        from genius.decode.initial import initialise
+        from genius.decode.init import initialise
         from genius.decode.model import Decoder
         from genius.decode.shape import DecoderShape
         from genius.decode.targets import level_losses

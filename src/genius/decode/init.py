@@ -1,4 +1,4 @@
-"""The weights a decoder starts from."""
+"""Initial weights of a decoder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from genius.seeding import generator_for
 
 
 def fresh_decoder(shape: DecoderShape, codebooks: Sequence[Tensor], seed: int, scale: float = 1.0) -> Decoder:
-    """A decoder (on the CPU) to train from the start: T5's random weights, code rows from the codebooks."""
+    """An untrained decoder (on the CPU): T5's random weights, code embeddings from the codebooks."""
     decoder, generator = Decoder(shape), generator_for("cpu", seed, "decoder")
     initialise(decoder, generator)
     init_from_codebooks(decoder, codebooks, generator, scale)
@@ -24,7 +24,7 @@ def fresh_decoder(shape: DecoderShape, codebooks: Sequence[Tensor], seed: int, s
 
 @torch.no_grad()
 def initialise(decoder: Decoder, generator: torch.Generator) -> None:
-    """Draw all weights as T5 does: normal, sized so that attention needs no scaling."""
+    """Sample all weights as T5 does: normal, with deviations that make attention work without scaling."""
     shape = decoder.shape
     sizes = {
         "embedding.weight": 1.0,
@@ -46,14 +46,14 @@ def initialise(decoder: Decoder, generator: torch.Generator) -> None:
         else:
             weight.normal_(0.0, sizes[".".join(name.split(".")[-2:])], generator=generator)
         if name.endswith("self_in.weight"):
-            weight[: shape.inner] *= shape.head_width**-0.5  # the query's third stands for the scaling
+            weight[: shape.inner] *= shape.head_width**-0.5  # the query part has the attention scale built in
 
 
 @torch.no_grad()
 def init_from_codebooks(
     decoder: Decoder, codebooks: Sequence[Tensor], generator: torch.Generator, scale: float = 1.0
 ) -> None:
-    """Start the rows of the codes from the code vectors, so that near codes begin with near rows.
+    """Initialise the embeddings of the codes from the code vectors, so that near codes have near embeddings.
 
     Each level's codebook (sizes[level], dim), L2-normalised, goes through one random matrix; the entries of
     a row have the size `scale`. T5's own start is 1; the released factor of 100 on a matrix that is
