@@ -31,7 +31,7 @@ from genius.decode.targets import SoftTargetOptions
 from genius.decode.train import DecoderObjective, train_decoder
 from genius.quantize.model import Quantizer
 from genius.quantize.train import QuantizerObjective, train_quantizer
-from genius.training.journal import read_log
+from genius.training.log import read_log
 
 MBEIR_PAIRS = 1_100_000
 EPOCHS = {"quantizer": 20, "decoder": 30}

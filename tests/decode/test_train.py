@@ -27,7 +27,7 @@ from genius.decode.vectors import QueryVectors, encode_items
 from genius.errors import BadInput, TrainingStopped
 from genius.quantize.codebooks import init_codebooks
 from genius.quantize.model import Quantizer
-from genius.training.journal import read_log
+from genius.training.log import read_log
 
 SHORT = OptimiserConfig(steps=120, batch=64, rate=3e-3, warmup=10, check_every=60)
 BENCH = Path(__file__).resolve().parents[2].parent / "shared" / "bench"
@@ -57,8 +57,8 @@ def test_loss_falls_and_hit_rate_rises(world: Any, tmp_path: Path, soft: SoftTar
     untrained = validator(world.decoder().eval(), world.quantizer, world.val, DecoderValidation())()
     losses, result = learn(world, tmp_path, DecoderObjective(soft=soft, plain=0.3))
     assert losses[-1] < 0.8 * losses[0]
-    assert result.figures["hit@5"] > 0.6 > 3 * untrained["hit@5"]
-    assert result.figures["hit@1"] <= result.figures["hit@5"] <= result.figures["hit@10"]
+    assert result.metrics["hit@5"] > 0.6 > 3 * untrained["hit@5"]
+    assert result.metrics["hit@1"] <= result.metrics["hit@5"] <= result.metrics["hit@10"]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_narrow_numbers_learn_too(world: Any, tmp_path: Path) -> None:
     plan = OptimiserConfig(steps=40, batch=32, rate=3e-3, check_every=20, precision="bfloat16")
     losses, result = learn(world, tmp_path, DecoderObjective(soft=SoftTargetOptions()), plan)
     assert losses[-1] < losses[0]
-    assert 0 <= result.figures["hit@5"] <= 1
+    assert 0 <= result.metrics["hit@5"] <= 1
 
 
 def test_compiled_training_is_the_same_training(
@@ -209,7 +209,7 @@ def test_learns_on_a_real_slice(tmp_path: Path) -> None:
     )
     losses = [line["loss"] for line in read_log(tmp_path / "log.jsonl") if "loss" in line]
     assert losses[-1] < losses[0] - 0.3
-    assert result.figures["hit@5"] > before["hit@5"] + 0.3
+    assert result.metrics["hit@5"] > before["hit@5"] + 0.3
 
 
 def test_items_get_the_codes_of_the_quantizer(world: Any) -> None:

@@ -23,7 +23,7 @@ from genius.encode.train import batch_rows, distinct, fused, train_encoder
 from genius.encode.views import mixed, random_views
 from genius.errors import BadInput
 from genius.pipeline.encoder import validator
-from genius.training.journal import read_log
+from genius.training.log import read_log
 
 SCRIPT = Path(__file__).resolve().parents[1] / "pipeline" / "tiny.py"
 TINY = runpy.run_path(str(SCRIPT))
@@ -151,12 +151,12 @@ def test_clip_learns_to_find(train, val, clip_folder, tmp_path) -> None:
     losses = [line["loss"] for line in log if "loss" in line]
     assert losses[-1] < losses[0] / 2
     assert before < 0.35
-    assert result.figures["hit@5"] > 0.9
-    assert set(result.figures) == {"hit@5", "flags 0", "flags 2", "flags 3"}
+    assert result.metrics["hit@5"] > 0.9
+    assert set(result.metrics) == {"hit@5", "flags 0", "flags 2", "flags 3"}
     assert all({"step", "rate", "samples_per_s"} <= line.keys() for line in log if "loss" in line)
     # saved and loaded, it is as good as when it was trained
     encoder.save(tmp_path / "saved")
-    assert validator(clip.load(tmp_path / "saved"), val, CPU)() == result.figures
+    assert validator(clip.load(tmp_path / "saved"), val, CPU)() == result.metrics
 
 
 def test_a_fusing_encoder_learns_through_the_same_door(train, val, clip_folder, tmp_path) -> None:
@@ -166,13 +166,13 @@ def test_a_fusing_encoder_learns_through_the_same_door(train, val, clip_folder, 
     before = validator(encoder, val, CPU)()["hit@5"]
     result = learn(encoder, train, val, tmp_path, resident=False)
     assert before < 0.35
-    assert result.figures["hit@5"] > 0.6
+    assert result.metrics["hit@5"] > 0.6
 
 
 def test_bfloat16_learns_too(train, val, tmp_path) -> None:
     toy = TINY["Toy"]()
     plan = OptimiserConfig(steps=60, batch=32, rate=5e-3, check_every=30, precision="bfloat16")
-    assert learn(toy, train, val, tmp_path, plan).figures["hit@5"] > 0.6
+    assert learn(toy, train, val, tmp_path, plan).metrics["hit@5"] > 0.6
     assert all(value.dtype == torch.float32 for value in toy.module.parameters())
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from genius.training.journal import read_log
+from genius.training.log import read_log
 
 SCRIPT = Path(__file__).resolve().parents[1] / "pipeline" / "tiny.py"
 

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from genius.errors import BadInput
 from genius.training import distributed
-from genius.training.journal import read_log
+from genius.training.log import read_log
 
 SCRIPT = Path(__file__).with_name("torchrun_stages.py")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from genius.training.journal import read_log
+from genius.training.log import read_log
 
 SCRIPT = """
 import sys, time

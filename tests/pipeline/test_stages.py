@@ -20,7 +20,7 @@ from genius.model import Model
 from genius.model_toml import read_model_toml, write_model_toml
 from genius.pipeline import stages
 from genius.pipeline.stages import train_stages
-from genius.training.journal import read_log
+from genius.training.log import read_log
 from genius.types import Query
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"

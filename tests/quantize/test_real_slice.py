@@ -15,7 +15,7 @@ from genius.quantize.fusion import PRESETS
 from genius.quantize.model import Quantizer
 from genius.quantize.residual import code_sizes
 from genius.quantize.train import QuantizerObjective, train_quantizer
-from genius.training.journal import read_log
+from genius.training.log import read_log
 
 BENCH = Path(__file__).resolve().parents[2] / ".." / "shared" / "bench"
 pytestmark = pytest.mark.skipif(

@@ -14,7 +14,7 @@ from genius.quantize.model import Quantizer
 from genius.quantize.recall import code_recall, phi_recall
 from genius.quantize.residual import code_sizes
 from genius.quantize.train import QuantizerObjective, health_of, train_quantizer
-from genius.training.journal import read_log
+from genius.training.log import read_log
 
 PLAN = OptimiserConfig(
     steps=120, batch=64, rate=3e-3, final_rate=3e-4, warmup=5, weight_decay=0.01, check_every=40

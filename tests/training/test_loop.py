@@ -11,7 +11,7 @@ from torch import nn
 from genius.config import OptimiserConfig
 from genius.errors import BadInput, ModelMismatch, TrainingStopped
 from genius.seeding import generator_for
-from genius.training.journal import read_log
+from genius.training.log import read_log
 from genius.training.loop import run
 from genius.weights import save_weights
 
@@ -88,7 +88,7 @@ def test_early_stop_keeps_the_best_weights(tmp_path):
 
     plan = OptimiserConfig(steps=60, batch=8, rate=0.05, check_every=6, patience=2)
     result = run("toy", module, step, plan, folder=tmp_path, seed=1, validate=validate, show=False)
-    assert (result.steps, result.best_step, result.figures) == (24, 12, {"hit@5": 0.5})
+    assert (result.steps, result.best_step, result.metrics) == (24, 12, {"hit@5": 0.5})
     assert torch.equal(module[0].weight, kept[0.5])
 
 

@@ -1,10 +1,14 @@
-"""Image files to pixels by the workers of a DataLoader: all at once, or ahead of each training step."""
+"""Image files to pixels by a DataLoader: all at once, or ahead of each training step.
+
+On a few cores threads decode faster than worker processes; on many, Python's lock holds threads back.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from genius.data.images import open_image
 from genius.data.report import Report, printable
@@ -21,7 +25,9 @@ from genius.encode.preprocess import Preprocess
 from genius.errors import BadData, BadImage
 
 CHUNK = 16  # images that a worker decodes at a time; small, since containers have little shared memory
-MIN_FOR_WORKERS = 500  # images from which on worker processes are worth their start
+THREADED_CHUNK = 512  # images that threads decode at a time
+MIN_FOR_WORKERS = 2000  # images from which on worker processes are worth their start
+MANY_CORES = 8  # from which on worker processes decode more images a second than threads
 MIN_FOR_BLAME = 4  # images that must all be unreadable before the data root is to blame
 Sample = tuple[int, Tensor, str]  # row, uint8 pixels (3, side, side), why they are black ("" if they are not)
 
@@ -51,8 +57,15 @@ class ImageFiles(Dataset[Sample]):
             return row, torch.zeros(3, side, side, dtype=torch.uint8), _reason(error, file)
         return row, torch.from_numpy(pixels), ""
 
+    def __getitems__(self, rows: list[int]) -> list[Sample]:
+        """The samples of a chunk: by one thread in a worker process, by several in the main process."""
+        if get_worker_info() is not None:
+            return [self[row] for row in rows]
+        with ThreadPoolExecutor(cores()) as threads:
+            return list(threads.map(self.__getitem__, rows))
+
     def load(self, chunks: Iterable[list[int]], workers: int) -> Iterator[list[Sample]]:
-        """The samples of each chunk of rows, in order; decoded in this process if there are no workers."""
+        """The samples of each chunk of rows, in order; decoded by threads if there are no workers."""
         context = multiprocessing.get_context("forkserver") if workers else None
         if context is not None:
             context.set_forkserver_preload([__name__])  # torch is imported once, not by every worker
@@ -70,13 +83,14 @@ class ImageFiles(Dataset[Sample]):
 def decode(files: Sequence[Path], preprocess: Preprocess, workers: int | None = None) -> DecodedImages:
     """The pixels of `files`; an unreadable image is black and named. BadData if no file can be read.
 
-    `workers` is the number of processes beside this one (default: the cores that this process may use).
+    `workers` is the number of processes beside this one (default: see `available_workers`).
     """
     if workers is None:
         workers = available_workers() if len(files) >= MIN_FOR_WORKERS else 0
+    chunks = _split(range(len(files)), CHUNK if workers else THREADED_CHUNK)
     pixels = np.empty((len(files), 3, preprocess.side, preprocess.side), dtype=np.uint8)
     unreadable: list[tuple[int, str]] = []
-    for samples in ImageFiles(files, preprocess).load(_split(range(len(files))), workers):
+    for samples in ImageFiles(files, preprocess).load(chunks, workers):
         for row, image, reason in samples:
             pixels[row] = image.numpy()
             if reason:
@@ -124,8 +138,9 @@ class ImageTable:
         if self.table is not None:
             return self.table[rows.to(self.device)]
         wanted = rows.tolist()
-        chunks = list(_split(wanted))
-        source = self.files.load(chunks, 0) if self._ahead is None else self._ahead
+        ahead = self._ahead
+        chunks = list(_split(wanted, THREADED_CHUNK if ahead is None else CHUNK))
+        source = self.files.load(chunks, 0) if ahead is None else ahead
         samples = [sample for _ in chunks for sample in next(source)]
         assert [row for row, _, _ in samples] == wanted, "asked for other images than announced"
         for row, _, reason in samples:
@@ -137,7 +152,7 @@ class ImageTable:
     def prefetch(self, batches: Iterable[Tensor]) -> None:
         """Announce the rows that will be asked for, call by call: workers decode some batches ahead."""
         if self.table is None and self.workers:
-            chunks = (chunk for rows in batches for chunk in _split(rows.tolist()))
+            chunks = (chunk for rows in batches for chunk in _split(rows.tolist(), CHUNK))
             self._ahead = self.files.load(chunks, self.workers)
 
     def _note(self, row: int, reason: str) -> None:
@@ -157,14 +172,18 @@ class _Chunks:
 
 
 def available_workers() -> int:
-    """Worker processes for this training process: its share of the cores, none if that is a single one."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    share = cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return share if share > 1 else 0
+    """Worker processes for this process: one for each core, none where threads are faster."""
+    return cores() if cores() >= MANY_CORES else 0
 
 
-def _split(rows: Sequence[int]) -> Iterator[list[int]]:
-    return (list(rows[start : start + CHUNK]) for start in range(0, len(rows), CHUNK))
+def cores() -> int:
+    """The cores of this process: its share of the machine's if torchrun started several."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, count // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
+def _split(rows: Sequence[int], size: int) -> Iterator[list[int]]:
+    return (list(rows[start : start + size]) for start in range(0, len(rows), size))
 
 
 def _reason(error: BadImage, file: Path) -> str:

@@ -20,7 +20,7 @@ from genius.encode.images import ImageTable
 from genius.encode.mini import distill
 from genius.encode.mini.teacher import ClipTeacher, clip_weights, imagenet_weights, member, minilm_weights
 from genius.errors import BadInput, ModelMismatch
-from genius.training.journal import read_log
+from genius.training.log import read_log
 
 TINY = runpy.run_path(str(Path(__file__).resolve().parents[2] / "pipeline" / "tiny.py"))
 CPU = torch.device("cpu")

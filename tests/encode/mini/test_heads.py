@@ -59,7 +59,7 @@ def test_only_the_heads_learn_and_they_find_more(encoder: Any, train: TrainingSe
         encoder, *features, train, OptimiserConfig(steps=40, batch=48, rate=2e-3, check_every=20),
         folder=tmp_path, seed=0, temperature=0.05, dropout=0.1, validate=validate, show=False,
     )  # fmt: skip
-    assert result.figures["hit@5"] > start + 0.2
+    assert result.metrics["hit@5"] > start + 0.2
     after = encoder.module.state_dict()
     moved = {name for name, value in after.items() if not torch.equal(value, before[name])}
     assert moved == {name for name in before if name.split(".")[1] in ("hidden", "out")}
