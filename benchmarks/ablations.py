@@ -9,28 +9,21 @@ The parts must have one recipe, and best one `--to`: then they share the base, t
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
+from typing import Any
+
+from _harness import run
 
 from genius.evaluate.ablations import merge
 from genius.evaluate.report.ablations import ablation_table, agreement
 
-RESULTS = Path(__file__).parent / "results" / "ablations.json"
 
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("parts", nargs="+", type=Path)
-    parser.add_argument("--command", help="the one command that would do the same; default: the first part's")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    args = parser.parse_args()
-    outcome = merge([json.loads(part.read_text()) for part in args.parts])
-    outcome["command"] = args.command or outcome["command"]
-    args.out.write_text(json.dumps(outcome, indent=1) + "\n")
-    print(ablation_table(outcome).markdown())
-    print("\n".join(agreement(outcome)))
+def main(parts: list[Path], /, command: str | None = None) -> dict[str, Any]:
+    outcome = merge([json.loads(part.read_text()) for part in parts])
+    print(ablation_table(outcome).markdown(), *agreement(outcome), sep="\n")
+    return {**outcome, "command": command or outcome["command"]}
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

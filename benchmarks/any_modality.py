@@ -10,14 +10,13 @@ under whatever task, is among the first five of the merged ranking. Exact search
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from _harness import run
 from numpy.typing import NDArray
 
 from genius.data.base import LabelledQuery, open_dataset
@@ -30,31 +29,30 @@ from genius.query.view import SAMPLE
 from genius.types import Modality
 
 Floats = NDArray[np.float32]
-RESULTS = Path(__file__).parent / "results" / "any_modality.json"
 MODALITIES = tuple(Modality)
 TOP = 50
 AT = 5
 
 
-class Asked(NamedTuple):
-    """One query under the question for one modality."""
+class Candidates(NamedTuple):
+    """The best items of one modality for one query."""
 
-    places: NDArray[np.int64]  # (TOP,) of the best items of the modality, best first
-    similar: Floats  # (TOP,)
-    sample: Floats  # similarities of ordinary items
+    rows: NDArray[np.int64]  # (TOP,) of the pool, best first
+    scores: Floats  # (TOP,)
+    sample: Floats  # similarities of a sample of the modality
 
 
-def ask(
+def search(
     pool: EncodedPool, modality: Modality, phi: Floats, farther: NDArray[np.bool_], gap: float
-) -> list[Asked]:
-    """The queries under the question for one modality; items are `gap` less similar to some of them."""
+) -> list[Candidates]:
+    """The queries under the instruction for one modality; `farther` queries lose `gap` of similarity."""
     places = np.flatnonzero(pool.modality == MODALITIES.index(modality))
     spread = np.linspace(0, len(places) - 1, min(SAMPLE, len(places))).astype(np.int64)
     found = []
     for row, far in zip(phi, farther, strict=True):
         similar = pool.phi[places] @ row - np.float32(gap * far)
         best = np.argsort(-similar, kind="stable")[:TOP]
-        found.append(Asked(places[best], similar[best], similar[spread]))
+        found.append(Candidates(places[best], similar[best], similar[spread]))
     return found
 
 
@@ -63,43 +61,43 @@ def sentence_for(modality: Modality) -> Callable[[LabelledQuery], str]:
     return lambda query: default_instruction(query.modality, modality)
 
 
-def by_background(several: Sequence[Asked]) -> list[Floats]:
+def by_background(several: Sequence[Candidates]) -> list[Floats]:
     """What the engine does."""
     ground = backgrounds({m: one.sample for m, one in zip(MODALITIES, several, strict=True)})
-    return [ground[m].standardize(one.similar) for m, one in zip(MODALITIES, several, strict=True)]
+    return [ground[m].standardize(one.scores) for m, one in zip(MODALITIES, several, strict=True)]
 
 
-def by_deviation(several: Sequence[Asked]) -> list[Floats]:
+def by_deviation(several: Sequence[Candidates]) -> list[Floats]:
     """Deviations from the mean of each modality by itself."""
-    return [(one.similar - one.sample.mean()) / one.sample.std() for one in several]
+    return [(one.scores - one.sample.mean()) / one.sample.std() for one in several]
 
 
-WAYS: dict[str, Callable[[Sequence[Asked]], list[Floats]]] = {
+METHODS: dict[str, Callable[[Sequence[Candidates]], list[Floats]]] = {
     "background (genius)": by_background,
-    "similarity as it is": lambda several: [one.similar for one in several],
+    "similarity as it is": lambda several: [one.scores for one in several],
     "deviations within each modality": by_deviation,
-    "in turns": lambda several: [-np.arange(len(one.similar), dtype=np.float32) for one in several],
+    "in turns": lambda several: [-np.arange(len(one.scores), dtype=np.float32) for one in several],
 }
 
 
 def figures(
-    pool: EncodedPool, queries: Sequence[LabelledQuery], asked: Sequence[Sequence[Asked]]
+    pool: EncodedPool, queries: Sequence[LabelledQuery], asked: Sequence[Sequence[Candidates]]
 ) -> dict[str, dict[str, float]]:
     """For each way, means over the rows of the benchmark."""
     place = {name: number for number, name in enumerate(pool.ids)}
     right: dict[Any, set[int]] = defaultdict(set)
     for query in queries:
         right[query.text, query.image] |= {place[name] for name in query.positives if name in place}
-    hits: dict[str, dict[Any, list[tuple[bool, bool]]]] = {name: defaultdict(list) for name in WAYS}
+    hits: dict[str, dict[Any, list[tuple[bool, bool]]]] = {name: defaultdict(list) for name in METHODS}
     known: dict[Any, list[bool]] = defaultdict(list)
     for query, several in zip(queries, asked, strict=True):
         answers = right[query.text, query.image]
         kinds = {int(pool.modality[one]) for one in answers}
-        best = several[MODALITIES.index(query.want)].places[:AT].tolist()
+        best = several[MODALITIES.index(query.want)].rows[:AT].tolist()
         known[query.row].append(not answers.isdisjoint(best))
-        for name, way in WAYS.items():
-            which, rank = merge_rankings(way(several), AT)
-            first = [int(several[w].places[r]) for w, r in zip(which, rank, strict=True)]
+        for name, method in METHODS.items():
+            which, rank = merge_rankings(method(several), AT)
+            first = [int(several[w].rows[r]) for w, r in zip(which, rank, strict=True)]
             hits[name][query.row].append((not answers.isdisjoint(first), int(which[0]) in kinds))
     wanted = float(np.mean([np.mean(rows) for rows in known.values()]))
     report = {"the modality is told": {"hit@5": round(wanted, 4)}}
@@ -113,38 +111,23 @@ def figures(
     return report
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--model", default="mini")
-    parser.add_argument("--gap", type=float, default=0.0)
-    parser.add_argument("--cache", type=Path, default=Path("runs/any-cache"))
-    parser.add_argument("--out", default=str(RESULTS))
-    given = parser.parse_args()
-    dataset = open_dataset("mbeir", given.data)
-    embedder = Embedder(Model.load(given.model), given.cache)
+def main(
+    data: Path, model: str = "mini", gap: float = 0.0, cache: Path = Path("runs/any-cache")
+) -> dict[str, Any]:
+    dataset = open_dataset("mbeir", data)
+    embedder = Embedder(Model.load(model), cache)
     pool = embedder.pool(read_items(dataset.pool("val"), fuses=embedder.fuses))
     rows = [list(dataset.queries("val", row)) for row in dataset.rows("val")]
     queries = [query for row in rows for query in row]
-    asked = []
+    found = []
     for modality in MODALITIES:
-        texts = [read_queries(row, sentence_for(modality), fuses=embedder.fuses) for row in rows]
-        phi = np.concatenate([embedder.queries(text).phi for text in texts])
-        asked.append(ask(pool, modality, phi, np.array([q.modality != modality for q in queries]), given.gap))
-    result = {
-        "command": "python benchmarks/any_modality.py --data BENCH",
-        "model": given.model,
-        "gap": given.gap,
-        "queries": len(queries),
-        "items": len(pool),
-        **figures(pool, queries, list(zip(*asked, strict=True))),
-    }
-    print(json.dumps(result, indent=2))
-    if given.out != "-":
-        Path(given.out).write_text(json.dumps(result, indent=2) + "\n")
+        inputs = [read_queries(row, sentence_for(modality), fuses=embedder.fuses) for row in rows]
+        phi = np.concatenate([embedder.queries(each).phi for each in inputs])
+        farther = np.array([query.modality != modality for query in queries])
+        found.append(search(pool, modality, phi, farther, gap))
+    about = {"model": model, "gap": gap, "queries": len(queries), "items": len(pool)}
+    return about | figures(pool, queries, list(zip(*found, strict=True)))
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -10,9 +10,7 @@ and reads the index back: every acknowledged operation must be there, the one in
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import json
 import random
 import signal
 import sqlite3
@@ -23,6 +21,8 @@ import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from _harness import Timer, run
 
 from genius.store.check import check
 from genius.store.index import Index
@@ -53,7 +53,7 @@ def killed(folder: Path, seed: int, seconds: float) -> list[str]:
     return lines
 
 
-def run(folder: Path, trials: int, seed: int) -> dict[str, Any]:
+def kill_often(folder: Path, trials: int, seed: int) -> dict[str, Any]:
     """All trials on one index; raises at the first loss."""
     worker = load_worker()
     worker.create(folder)
@@ -83,23 +83,11 @@ def run(folder: Path, trials: int, seed: int) -> dict[str, Any]:
     return {"trials": trials, **counts, "lost": 0, "items": len(state)}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Kill the store and look for losses.")
-    parser.add_argument("--trials", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", default=str(Path(__file__).parent / "results" / "crash.json"))
-    options = parser.parse_args()
-    started = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        result = run(Path(folder) / "index", options.trials, options.seed)
-    result |= {"seconds": round(time.perf_counter() - started, 1), "sqlite": sqlite3.sqlite_version}
-    text = json.dumps({"command": "python benchmarks/crash.py", **result}, indent=2) + "\n"
-    if options.out == "-":
-        print(text, end="")
-    else:
-        Path(options.out).write_text(text)
-        print(options.out)
+def main(trials: int = 200, seed: int = 0) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder, Timer() as timer:
+        result = kill_often(Path(folder) / "index", trials, seed)
+    return {**result, "seconds": round(timer.seconds, 1), "sqlite": sqlite3.sqlite_version}
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

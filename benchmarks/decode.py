@@ -20,21 +20,18 @@ usual ones.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from _harness import Call, Timer, run, side_by_side
 from numpy.typing import NDArray
-from pools import versions
+from pools import skewed_codes
 
 from genius.convert.decoder import to_released
 from genius.decode.init import initialise
@@ -51,20 +48,18 @@ DIM = 768
 SIZES = (3, *[4096] * 8)
 BEAM = 50
 BATCHES = (1, 16)
-WAYS = {
+SEARCHES = {
     "level by level": SearchOptions("generate", "none", beam=BEAM, k=BEAM, stop=len(SIZES)),
     "full depth": SearchOptions("generate", "none", beam=BEAM, k=BEAM),
     "early stop": SearchOptions("generate", "codes", beam=BEAM, k=BEAM, stop=3),
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--items", type=int, default=100_000, help="pool of the comparison with transformers")
-    parser.add_argument("--pools", type=int, nargs="+", default=[10_000, 100_000, 1_000_000, 5_600_000])
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--out", default="benchmarks/results/decode.json")
-    args = parser.parse_args()
+def main(
+    items: int = 100_000,
+    pools: list[int] = [10_000, 100_000, 1_000_000, 5_600_000],  # noqa: B006
+    repeats: int = 3,
+) -> Iterator[dict[str, Any]]:
     torch.set_num_threads(1)
     decoder = Decoder(DecoderShape.preset("t5-small", DIM, SIZES)).eval()
     initialise(decoder, torch.Generator().manual_seed(0))
@@ -72,92 +67,80 @@ def main() -> None:
     searcher = Searcher([rng.normal(size=(size, DIM)).astype(np.float32) for size in SIZES], decoder)
     z = rng.normal(size=(16, DIM)).astype(np.float32)
     z /= np.linalg.norm(z, axis=1, keepdims=True)
-    codes = synthetic_codes(args.items)
+    codes = skewed_codes(items, SIZES)
     pool, theirs = [TrieSegment(Trie.build(codes, SIZES))], Transformers(decoder, codes)
     check_equal(searcher, theirs, pool, z[:2])
+    calls = {batch: calls_of(searcher, theirs, pool, z, batch) for batch in BATCHES}
     result: dict[str, Any] = {
-        "command": " ".join(["python benchmarks/decode.py", *sys.argv[1:]]),
-        "versions": versions(),
         "shape": {"decoder": "t5-small", "levels": len(SIZES), "codes": 4096, "beam": BEAM},
-        "items": args.items,
+        "items": items,
         "matrix_gflops": {str(kind): matrix_gflops(kind) for kind in (torch.float32, torch.bfloat16)},
+        "float32": compare(calls, repeats),
+        "float32, all cores": by_the_clock(calls, repeats),
     }
-    result["float32"] = compare(searcher, theirs, pool, z, args.repeats)
-    result["float32, all cores"] = by_the_clock(searcher, theirs, pool, z, args.repeats)
-    write(result, args.out)  # what is there is kept, should the rest be cut off
-    result["pool_size_processor_ms"] = flatness(searcher, z, args.pools, args.repeats)
-    write(result, args.out)
-    reference = searcher.search(pool, z, WAYS["full depth"])
+    yield result
+    result["pool_size_processor_ms"] = flatness(searcher, z, pools, repeats)
+    yield result
+    reference = searcher.search(pool, z, SEARCHES["full depth"])
     decoder.bfloat16()
     theirs.model.bfloat16()
-    result["bfloat16"] = compare(searcher, theirs, pool, z, args.repeats)
-    result["bfloat16, all cores"] = by_the_clock(searcher, theirs, pool, z, args.repeats)
+    result["bfloat16"] = compare(calls, repeats)
+    result["bfloat16, all cores"] = by_the_clock(calls, repeats)
     result["bfloat16 over transformers in float32"] = across(result)
-    result["same of the 10 best in bfloat16"] = agreement(
-        reference, searcher.search(pool, z, WAYS["full depth"])
+    again = searcher.search(pool, z, SEARCHES["full depth"])
+    result["same of the 10 best in bfloat16"] = agreement(reference, again)
+    yield result
+
+
+def calls_of(
+    searcher: Searcher, theirs: Transformers | None, pool: list[TrieSegment], z: Floats, batch: int
+) -> dict[str, Call]:
+    """The searches that are timed, each on another batch of queries at each repetition."""
+
+    def part(number: int) -> Floats:
+        start = number * batch % len(z)
+        return z[start : start + batch]
+
+    def ours(options: SearchOptions, number: int) -> Any:
+        return searcher.search(pool, part(number), options)
+
+    calls: dict[str, Call] = {name: partial(ours, options) for name, options in SEARCHES.items()}
+    return (
+        calls if theirs is None else {"transformers": lambda number: theirs.generate(part(number)), **calls}
     )
-    write(result, args.out)
-    print(json.dumps(result, indent=2))
 
 
-def write(result: dict[str, Any], out: str) -> None:
-    if out != "-":
-        Path(out).write_text(json.dumps(result, indent=2) + "\n")
-
-
-def synthetic_codes(items: int) -> NDArray[np.uint16]:
-    """Skewed codes; a pool is the beginning of every larger one."""
-    chunks = []
-    for start in range(0, items, 100_000):
-        rng = np.random.default_rng((7, start))
-        chunks.append((rng.random((100_000, len(SIZES))) ** 1.5 * SIZES).astype(np.uint16)[: items - start])
-    return np.concatenate(chunks)
-
-
-def ways_of(
-    searcher: Searcher, theirs: Transformers, pool: list[TrieSegment], z: Floats, batch: int
-) -> dict[str, Callable[[int], Any]]:
-    ways: dict[str, Callable[[int], Any]] = {"transformers": partial(run_theirs, theirs, z, batch)}
-    for name, options in WAYS.items():
-        ways[name] = partial(run_ours, searcher, pool, options, z, batch)
-    return ways
-
-
-def compare(
-    searcher: Searcher, theirs: Transformers, pool: list[TrieSegment], z: Floats, repeats: int
-) -> dict[str, Any]:
-    """Milliseconds a query of ours and of transformers on one thread, and how many times ours is faster."""
+def compare(calls: dict[int, dict[str, Call]], repeats: int) -> dict[str, Any]:
+    """Milliseconds per query of ours and of transformers on one thread, and how many times ours is faster."""
     figures: dict[str, Any] = {}
-    one = ways_of(searcher, theirs, pool, z, 1)
-    macs = {name: count_macs(partial(run, 0)) for name, run in one.items()}
-    for batch in BATCHES:
-        ways = ways_of(searcher, theirs, pool, z, batch)
-        figures[f"batch {batch}"] = table = {}
-        taken = side_by_side(ways, repeats if batch > 1 else 3 * repeats)
-        for name, (seconds, busy) in taken.items():
-            work = macs[name]
-            table[name] = {
+    macs = {name: count_macs(call) for name, call in calls[1].items()}
+    for batch, own in calls.items():
+        times = side_by_side(own, repeats if batch > 1 else 3 * repeats)
+        figures[f"batch {batch}"] = {
+            name: {
                 "ms": round(1000 * seconds / batch, 2),
-                "processor_ms": round(1000 * busy / batch, 2),
-                "times_faster": round(taken["transformers"][1] / busy, 2),
-                "gigamacs": round(work / 1e9, 2),
-                "gflops_reached": round(2 * work / (busy / batch) / 1e9),
+                "processor_ms": round(1000 * processor / batch, 2),
+                "times_faster": round(times["transformers"][1] / processor, 2),
+                "gigamacs": round(macs[name] / 1e9, 2),
+                "gflops_reached": round(2 * macs[name] / (processor / batch) / 1e9),
             }
+            for name, (seconds, processor) in times.items()
+        }
     return figures
 
 
-def by_the_clock(
-    searcher: Searcher, theirs: Transformers, pool: list[TrieSegment], z: Floats, repeats: int
-) -> dict[str, Any]:
+def by_the_clock(calls: dict[int, dict[str, Call]], repeats: int) -> dict[str, Any]:
     """The same with all cores, by the clock."""
     figures: dict[str, Any] = {"threads": os.cpu_count()}
     torch.set_num_threads(os.cpu_count() or 1)
-    for batch in BATCHES:
-        taken = side_by_side(ways_of(searcher, theirs, pool, z, batch), repeats if batch > 1 else 3 * repeats)
-        whole = taken["transformers"][0]
+    for batch, own in calls.items():
+        times = side_by_side(own, repeats if batch > 1 else 3 * repeats)
         figures[f"batch {batch}"] = {
-            name: {"ms": round(1000 * seconds / batch, 2), "times_faster": round(whole / seconds, 2)}
-            for name, (seconds, _) in taken.items()
+            name: {
+                "ms": round(1000 * seconds / batch, 2),
+                "times_faster": round(times["transformers"][0] / seconds, 2),
+            }
+            for name, (seconds, _) in times.items()
         }
     torch.set_num_threads(1)
     return figures
@@ -165,45 +148,30 @@ def by_the_clock(
 
 def across(result: dict[str, Any]) -> dict[str, dict[str, float]]:
     """How many times ours in bfloat16 is faster than transformers in float32, one thread, processor time."""
-    return {
-        f"batch {batch}": {
-            name: round(
-                result["float32"][f"batch {batch}"]["transformers"]["processor_ms"]
-                / result["bfloat16"][f"batch {batch}"][name]["processor_ms"],
-                2,
-            )
-            for name in WAYS
-        }
-        for batch in BATCHES
-    }
+    figures: dict[str, dict[str, float]] = {}
+    for batch in (f"batch {batch}" for batch in BATCHES):
+        theirs = result["float32"][batch]["transformers"]["processor_ms"]
+        ours = result["bfloat16"][batch]
+        figures[batch] = {name: round(theirs / ours[name]["processor_ms"], 2) for name in SEARCHES}
+    return figures
 
 
 def matrix_gflops(kind: torch.dtype, rows: int = 800, repeats: int = 20) -> float:
     """What one thread reaches in the products of a feed-forward layer for 16 queries with 50 beams."""
     x, weight = torch.randn(rows, 512).to(kind), torch.randn(2048, 512).to(kind)
     torch.nn.functional.linear(x, weight)
-    busy = time.process_time()
-    for _ in range(repeats):
-        torch.nn.functional.linear(x, weight)
-    return round(2 * rows * 512 * 2048 * repeats / (time.process_time() - busy) / 1e9, 1)
+    with Timer() as timer:
+        for _ in range(repeats):
+            torch.nn.functional.linear(x, weight)
+    return round(2 * rows * 512 * 2048 * repeats / timer.processor / 1e9, 1)
 
 
-def run_ours(
-    searcher: Searcher, pool: list[TrieSegment], options: SearchOptions, z: Floats, batch: int, number: int
-) -> Any:
-    return searcher.search(pool, part(z, number, batch), options)
-
-
-def run_theirs(theirs: Transformers, z: Floats, batch: int, number: int) -> Any:
-    return theirs.generate(part(z, number, batch))
-
-
-def count_macs(run: Callable[[], Any]) -> float:
-    """Multiplications of all matrix products in `run`."""
+def count_macs(call: Call) -> float:
+    """Multiplications of all matrix products in one call."""
     from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False) as counter:
-        run()
+        call(0)
     return float(counter.get_total_flops()) / 2
 
 
@@ -214,42 +182,17 @@ def agreement(ours: list[RankedItems], others: list[RankedItems]) -> float:
 
 
 def flatness(searcher: Searcher, z: Floats, sizes: list[int], repeats: int) -> dict[str, dict[str, float]]:
-    """Milliseconds of the processor a query, one at a time, for pools of different size."""
-    codes = synthetic_codes(max(sizes))
-    pools = {items: [TrieSegment(Trie.build(codes[:items], SIZES))] for items in sizes}
+    """Milliseconds of the processor per query, one at a time, for pools of different size."""
+    codes = skewed_codes(max(sizes), SIZES)
+    pools = {str(items): [TrieSegment(Trie.build(codes[:items], SIZES))] for items in sizes}
+    calls = {items: calls_of(searcher, None, pool, z, 1) for items, pool in pools.items()}
     figures: dict[str, dict[str, float]] = {}
-    for name, options in WAYS.items():
-        ways: dict[str, Callable[[int], Any]] = {
-            str(items): partial(run_ours, searcher, pool, options, z, 1) for items, pool in pools.items()
-        }
-        taken = {items: busy for items, (_, busy) in side_by_side(ways, 4 * repeats).items()}
-        figures[name] = {items: round(1000 * seconds, 2) for items, seconds in taken.items()}
-        figures[name]["largest over smallest"] = round(taken[str(sizes[-1])] / taken[str(sizes[0])], 3)
+    for name in SEARCHES:
+        times = side_by_side({items: own[name] for items, own in calls.items()}, 4 * repeats)
+        figures[name] = {items: round(1000 * processor, 2) for items, (_, processor) in times.items()}
+        largest, smallest = times[str(sizes[-1])][1], times[str(sizes[0])][1]
+        figures[name]["largest over smallest"] = round(largest / smallest, 3)
     return figures
-
-
-def side_by_side(ways: dict[str, Callable[[int], Any]], repeats: int) -> dict[str, tuple[float, float]]:
-    """Median seconds of each way, by the clock and of the processor.
-
-    The ways take turns, so a busy machine is busy for all of them.
-    """
-    for run in ways.values():
-        run(0)
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
-    for number in range(repeats):
-        for name, run in ways.items():
-            clock, busy = time.perf_counter(), time.process_time()
-            run(number)
-            taken[name].append((time.perf_counter() - clock, time.process_time() - busy))
-    return {
-        name: (statistics.median(c for c, _ in pairs), statistics.median(b for _, b in pairs))
-        for name, pairs in taken.items()
-    }
-
-
-def part(z: Floats, number: int, batch: int) -> Floats:
-    start = number * batch % len(z)
-    return z[start : start + batch]
 
 
 class Transformers:
@@ -285,18 +228,20 @@ class Transformers:
                 inner = inner.setdefault(row, {})
 
     def allowed(self, _query: int, rows: torch.Tensor) -> list[int]:
-        """The rows that may follow, for one beam."""
+        """The tokens that may follow, for one beam."""
         inner = self.tree
         for row in rows[1:].tolist():
             inner = inner.get(row, {})
         return list(inner) or [0]
 
     @torch.no_grad()
-    def generate(self, z: Floats) -> tuple[torch.Tensor, torch.Tensor]:
-        """Codes (batch, beam, levels) and scores (batch, beam), normalised over all rows as T5 does."""
+    def generate(self, z: Floats) -> torch.Tensor:
+        """Codes (batch, beam, levels) on the host, by scores that are normalised over all rows as in T5."""
         from transformers.modeling_outputs import BaseModelOutput
 
-        prefix = (torch.from_numpy(z) @ self.weight.T + self.bias).to(self.model.dtype)
+        device = self.model.device
+        projected = torch.from_numpy(z).to(device) @ self.weight.to(device).T + self.bias.to(device)
+        prefix = projected.to(self.model.dtype)
         encoded = self.model.encoder(inputs_embeds=prefix.view(len(z), self.shape.prefix, self.shape.width))
         output = self.model.generate(
             encoder_outputs=BaseModelOutput(encoded.last_hidden_state),
@@ -306,18 +251,16 @@ class Transformers:
             do_sample=False,
             length_penalty=0.0,
             prefix_allowed_tokens_fn=self.allowed,
-            return_dict_in_generate=True,
-            output_scores=True,
         )
-        codes = output.sequences[:, 1:].view(len(z), BEAM, -1) - torch.tensor(self.shape.offsets)
-        return codes, output.sequences_scores.view(len(z), BEAM)
+        tokens: torch.Tensor = output[:, 1:].cpu()
+        return tokens.view(len(z), BEAM, -1) - torch.tensor(self.shape.offsets)
 
 
 def check_equal(searcher: Searcher, theirs: Transformers, pool: list[TrieSegment], z: Floats) -> None:
     """Both must find the same codes; transformers' softmax is narrowed to the level for this."""
     level = 0
 
-    def note(_module: Any, _args: Any, kwargs: Any) -> None:
+    def read_level(_module: Any, _args: Any, kwargs: Any) -> None:
         nonlocal level
         level = int(kwargs["past_key_values"].get_seq_length())
 
@@ -328,16 +271,16 @@ def check_equal(searcher: Searcher, theirs: Transformers, pool: list[TrieSegment
         return out
 
     hooks = [
-        theirs.model.decoder.register_forward_pre_hook(note, with_kwargs=True),
+        theirs.model.decoder.register_forward_pre_hook(read_level, with_kwargs=True),
         theirs.model.lm_head.register_forward_hook(narrow),
     ]
-    codes, _ = theirs.generate(z)
+    codes = theirs.generate(z)
     for hook in hooks:
         hook.remove()
-    for ours, other in zip(searcher.search(pool, z, WAYS["full depth"]), codes.tolist(), strict=True):
+    for ours, other in zip(searcher.search(pool, z, SEARCHES["full depth"]), codes.tolist(), strict=True):
         if set(map(tuple, ours.codes.tolist())) != set(map(tuple, other)):
             sys.exit("the two searches found different codes: the comparison would mean nothing")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -1,31 +1,28 @@
-"""How fast `mini` embeds pictures and short texts, beside CLIP ViT-B/16 in the same run.
+"""How fast `mini` embeds images and short texts, beside CLIP ViT-B/16 in the same run.
 
     python benchmarks/encoders.py
 
-CLIP has random weights of the published shape: its speed does not depend on them. Pictures come
-decoded: both are timed from pixels to vectors, with their own preparation. Writes
+CLIP has random weights of the published shape: its speed does not depend on them. Images come
+decoded: both are timed from pixels to embeddings, with their own preprocessing. Writes
 benchmarks/results/encoders.json.
 """
 
 from __future__ import annotations
 
-import json
-import platform
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from _harness import run, seconds
 from PIL import Image
 
 from genius.encode.base import Encoder, load_encoder
 
-RESULTS = Path(__file__).parent / "results" / "encoders.json"
-PICTURES, TEXTS, ROUNDS = 32, 128, 3
+IMAGES, TEXTS, ROUNDS = 32, 128, 3
 WORDS = [
     "a",
     "small",
@@ -76,49 +73,29 @@ def clip_base(folder: Path) -> Encoder:
     return loaded
 
 
-def per_second(encode: Callable[[Sequence[Any]], Any], things: Sequence[Any]) -> float:
-    """Things a second: the median of a few rounds after one to warm up."""
-    encode(things[: len(things) // 4])
-    took = []
-    for _ in range(ROUNDS):
-        started = time.perf_counter()
-        encode(things)
-        took.append(time.perf_counter() - started)
-    return len(things) / statistics.median(took)
+def per_second(encode: Callable[[Sequence[Any]], Any], inputs: Sequence[Any]) -> float:
+    """Inputs per second: the median of a few rounds after one to warm up."""
+    encode(inputs[: len(inputs) // 4])
+    return len(inputs) / statistics.median(seconds(lambda: encode(inputs)) for _ in range(ROUNDS))
 
 
-def main() -> None:
+def main() -> dict[str, Any]:
     rng = np.random.default_rng(0)
-    pictures = [Image.fromarray(rng.integers(0, 255, (180, 240, 3), dtype=np.uint8)) for _ in range(PICTURES)]
+    images = [Image.fromarray(rng.integers(0, 255, (180, 240, 3), dtype=np.uint8)) for _ in range(IMAGES)]
     texts = [" ".join(rng.choice(WORDS, 10)) for _ in range(TEXTS)]
     mini = load_encoder("mini")
     assert isinstance(mini, Encoder)
     with tempfile.TemporaryDirectory() as folder:
-        clip = clip_base(Path(folder))
         figures = {
             name: {
-                "images_per_s": round(per_second(encoder.encode_images, pictures), 1),
+                "images_per_s": round(per_second(encoder.encode_images, images), 1),
                 "texts_per_s": round(per_second(encoder.encode_texts, texts), 1),
             }
-            for name, encoder in (("mini", mini), ("clip ViT-B/16", clip))
+            for name, encoder in (("mini", mini), ("clip ViT-B/16", clip_base(Path(folder))))
         }
-    ratio = {
-        kind: round(figures["mini"][kind] / figures["clip ViT-B/16"][kind], 2)
-        for kind in ("images_per_s", "texts_per_s")
-    }
-    result = {
-        "command": "python benchmarks/encoders.py",
-        "machine": {
-            "cores": torch.get_num_threads(),
-            "processor": platform.processor(),
-            "torch": torch.__version__,
-        },
-        **figures,
-        "mini / clip": ratio,
-    }
-    RESULTS.write_text(json.dumps(result, indent=2) + "\n")
-    print(json.dumps(result, indent=2))
+    ours, theirs = figures["mini"], figures["clip ViT-B/16"]
+    return {**figures, "mini / clip": {kind: round(ours[kind] / theirs[kind], 2) for kind in ours}}
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -12,14 +12,14 @@ benchmarks/results/mini.json.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from _harness import run
 from torch import Tensor, nn
 
 from genius.config import OptimiserConfig
@@ -34,7 +34,6 @@ from genius.encode.precomputed import read_vectors
 from genius.encode.train import fused
 from genius.pipeline.validation import hit_rates
 
-RESULTS = Path(__file__).parent / "results" / "mini.json"
 WHEELS = Path("runs/wheels")
 PLAN = OptimiserConfig(steps=1600, batch=1024, rate=2e-3, warmup=50, weight_decay=0.05, check_every=400)
 CPU = torch.device("cpu")
@@ -73,15 +72,8 @@ def used_texts(sets: list[TrainingSet]) -> list[str]:
     return list(needed)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--features", type=Path, required=True, help="vectors and names, without endings")
-    parser.add_argument("--folder", type=Path, default=Path("runs/mini-reference"))
-    options = parser.parse_args()
-    dataset = open_dataset("mbeir", options.data)
+def main(data: Path, features: Path, folder: Path = Path("runs/mini-reference")) -> dict[str, Any]:
+    dataset = open_dataset("mbeir", data)
     train = two_instructions(read_training_set(dataset, "train", defaults=True))
     val, test = (read_training_set(dataset, split, chosen=True) for split in ("val", "test"))
 
@@ -92,41 +84,34 @@ def main() -> None:
     torch.manual_seed(0)
     encoder.module.image.hidden = nn.Linear(512, HIDDEN)  # reads CLIP's vectors
     texts = used_texts([train, val, test])
-    seen = dict(zip(texts, text_features(encoder, texts, options.folder), strict=True))
-    clip = read_vectors(
-        options.features.with_suffix(".safetensors"),
-        options.features.with_suffix(".names.txt"),
-        "image_embeds",
-    )
+    seen = dict(zip(texts, text_features(encoder, texts, folder), strict=True))
+    files = features.with_suffix(".safetensors"), features.with_suffix(".names.txt")
+    clip = read_vectors(*files, "image_embeds")
 
-    def features(data: TrainingSet) -> tuple[Tensor, Tensor]:
-        names = [str(file.relative_to(options.data)) for file in data.images]
-        nothing = torch.zeros(384)
-        return torch.from_numpy(clip.lookup(names)) / 10, torch.stack(
-            [seen.get(t, nothing) for t in data.texts]
-        )
+    def inputs(split: TrainingSet) -> tuple[Tensor, Tensor]:
+        names = [str(file.relative_to(data)) for file in split.images]
+        absent = torch.zeros(384)
+        texts = torch.stack([seen.get(text, absent) for text in split.texts])
+        return torch.from_numpy(clip.lookup(names)) / 10, texts
 
-    val_features = features(val)
+    val_inputs = inputs(val)
     result = train_heads(
-        encoder, *features(train), train, PLAN, folder=options.folder / "heads", seed=0, balance=0.7,
-        dropout=0.2, validate=lambda heads: hit_rates(val, heads.embedder(*val_features), CPU),
+        encoder, *inputs(train), train, PLAN, folder=folder / "heads", seed=0, balance=0.7,
+        dropout=0.2, validate=lambda heads: hit_rates(val, heads.embedder(*val_inputs), CPU),
     )  # fmt: skip
-    reference = hit_rates(test, Heads(encoder).eval().embedder(*features(test)), CPU)
-    mini = hit_rates(test, mini_things(test), CPU)
-    report = {
-        "command": "python benchmarks/mini.py --data BENCH --features FEATURES/clip_vitb16",
+    reference = hit_rates(test, Heads(encoder).eval().embedder(*inputs(test)), CPU)
+    mini = hit_rates(test, mini_embedder(test), CPU)
+    return {
         "metric": "hit@5, exact search on phi, universal pool, test split",
         "mini": {name: round(value, 4) for name, value in mini.items()},
         "CLIP ViT-B/16 image vectors, same text tower": {k: round(v, 4) for k, v in reference.items()},
         "mini / CLIP": round(mini["hit@5"] / reference["hit@5"], 4),
         "reference_step": result.best_step,
     }
-    RESULTS.write_text(json.dumps(report, indent=2) + "\n")
-    print(json.dumps(report, indent=2))
 
 
-def mini_things(data: TrainingSet):  # type: ignore[no-untyped-def]
-    """Vectors by row of the embedded encoder as it is shipped."""
+def mini_embedder(data: TrainingSet):  # type: ignore[no-untyped-def]
+    """Embeddings by row of the embedded encoder as it is shipped."""
     from genius.data.images import open_image
 
     encoder = load_mini()
@@ -139,4 +124,4 @@ def mini_things(data: TrainingSet):  # type: ignore[no-untyped-def]
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

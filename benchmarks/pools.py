@@ -7,17 +7,25 @@ unevenly filled as those of real collections.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from genius.decode.init import initialise
+from genius.decode.model import Decoder
+from genius.decode.shape import DecoderShape
+
 Floats = NDArray[np.float32]
+Codes = NDArray[Any]
 CHUNK = 100_000
+LEVELS, CODES = 9, 256
 
 
-class Pool:
+class SyntheticPool:
     """An endless, reproducible supply of items and queries of one distribution."""
 
     def __init__(self, dim: int, seed: int = 0, clusters: int = 3000, inner: int = 24) -> None:
@@ -94,31 +102,57 @@ def nearest(x: Floats, centres: Floats) -> NDArray[np.int64]:
     )
 
 
-def versions() -> dict[str, Any]:
-    """What the figures depend on: machine and library versions."""
-    import os
-    import platform
-
-    import torch
-
-    return {
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "torch": torch.__version__,
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-    }
+def skewed_codes(items: int, sizes: Sequence[int]) -> NDArray[np.uint16]:
+    """Random codes with a skew; a pool is the beginning of every larger one."""
+    scale = np.array(sizes, dtype=np.float32)
+    chunks = []
+    for start in range(0, items, CHUNK):
+        rng = np.random.default_rng((7, start))
+        chunk = rng.random((CHUNK, len(sizes)), dtype=np.float32) ** 1.5 * scale
+        chunks.append(chunk.astype(np.uint16)[: items - start])
+    return np.concatenate(chunks)
 
 
-def _processor() -> str:
-    import platform
-    from pathlib import Path
+class QuantizedPool:
+    """A synthetic pool with its codebooks, quantized as far as it is asked for; `tiny` is for a trial."""
 
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [
-            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line
-        ]
-        return names[0] if names else platform.machine()
-    return platform.machine()
+    def __init__(self, dim: int, tiny: bool, cache: Path | None) -> None:
+        self.source, self._cache = SyntheticPool(dim), cache
+        self.codebooks = train_codebooks(*self.source.items(3000 if tiny else 50_000), LEVELS, CODES, 0)
+        self.sizes = [len(book) for book in self.codebooks]
+
+    def codes(self, items: int) -> Codes:
+        """Codes of the first items; quantizing a million takes half a minute."""
+        file = None if self._cache is None else self._cache / f"codes-{items}.npy"
+        if file is not None and file.exists():
+            return np.asarray(np.load(file))
+        chunks = [quantize(x, modality, self.codebooks) for x, modality in self.source.chunks(items)]
+        codes = np.concatenate(chunks).astype(np.uint8)
+        if file is not None:
+            np.save(file, codes)
+        return codes
+
+
+def multiply_codes(codes: Codes, items: int, seed: int = 0) -> Codes:
+    """So many synthetic codes with the prefixes of `codes`: levels 0-2, 3-5 and 6-8 of three items drawn."""
+    out = np.empty((items, codes.shape[1]), dtype=np.uint8)
+    for start in range(0, items, 1 << 22):
+        part = out[start : start + (1 << 22)]
+        rng = np.random.default_rng((seed, start))
+        for first in range(0, codes.shape[1], 3):
+            drawn = rng.integers(0, len(codes), len(part), dtype=np.int32)
+            part[:, first : first + 3] = codes[drawn, first : first + 3]
+    return out
+
+
+def random_decoder(preset: str, dim: int, sizes: Sequence[int], **shape: Any) -> Decoder:
+    """A decoder with random weights: its speed does not depend on them."""
+    decoder = Decoder(DecoderShape.preset(preset, dim, tuple(sizes), **shape)).eval()
+    initialise(decoder, torch.Generator().manual_seed(0))
+    return decoder
+
+
+def recall_at(k: int, found: Sequence[Any], truth: Sequence[Any]) -> float:
+    """The share of the k nearest that are among the first k found."""
+    shares = [len(set(a[:k].tolist()) & set(b[:k].tolist())) / k for a, b in zip(found, truth, strict=True)]
+    return round(float(np.mean(shares)), 4)

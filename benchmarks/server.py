@@ -10,7 +10,6 @@ gets them one by one from 32 clients. All traffic stays on loopback.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -20,16 +19,17 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
+from _harness import Timer, run, spread
+
 from genius import Client
 from genius.client import ServerError
 
-RESULTS = Path(__file__).parent / "results" / "server.json"
 PROGRAM = (sys.executable, "-c", "from genius.cli import main; main()")
 CLIENTS = 32
 BATCH = 32
@@ -38,24 +38,44 @@ THINGS = ("chair", "bird", "dress", "cup", "boat", "lamp", "dog", "street", "flo
 LOOKS = ("red", "small", "wooden", "old", "shiny", "blue", "striped", "broken", "soft", "tall")
 
 
-def cpu_s(process: int) -> float:
-    """Seconds of processor time that a process has used so far."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 class Rate(NamedTuple):
-    """Searches a second, and a second of processor time."""
+    """Answers per second, and per second of processor time."""
 
     per_s: float
     per_cpu_s: float
 
 
-def rate_of(process: int, work: Callable[[], int]) -> Rate:
-    """How quickly a process answers while `work` asks it; that gives the number of answers."""
-    began, used = time.perf_counter(), cpu_s(process)
-    done = work()
-    return Rate(done / (time.perf_counter() - began), done / max(cpu_s(process) - used, 1e-3))
+def cpu_seconds(processes: Iterable[int]) -> float:
+    """Seconds of processor time that processes have used so far."""
+    total = 0
+    for process in processes:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def rate_of(processes: Sequence[int], search: Callable[[], int]) -> Rate:
+    """The rate of processes while `search` queries them; it returns the number of answers."""
+    before = cpu_seconds(processes)
+    with Timer() as timer:
+        done = search()
+    return Rate(done / timer.seconds, done / max(cpu_seconds(processes) - before, 1e-3))
+
+
+def keep_asking(ask: Callable[[random.Random], Any], clients: int, seconds: float) -> int:
+    """How many answers clients get that ask again as soon as they have an answer."""
+    done = [0] * clients
+    end = time.perf_counter() + seconds
+
+    def client(number: int) -> None:
+        chance = random.Random(number)
+        while time.perf_counter() < end:
+            ask(chance)
+            done[number] += 1
+
+    with ThreadPoolExecutor(clients) as many:
+        list(many.map(client, range(clients)))
+    return sum(done)
 
 
 def phrase(chance: random.Random) -> str:
@@ -128,7 +148,7 @@ class Bare:
         self.process.stdout.close()
 
 
-def bare(folder: Path) -> None:
+def serve_bare(folder: Path) -> None:
     """What runs in the process of `Bare`."""
     from genius.engine import Engine
 
@@ -145,19 +165,8 @@ def bare(folder: Path) -> None:
 
 
 def ask_all(client: Client, seconds: float) -> int:
-    """How many searches 32 clients get answered, each asking again as soon as it has its answer."""
-    done = [0] * CLIENTS
-    began = time.perf_counter()
-
-    def ask(number: int) -> None:
-        chance = random.Random(number)
-        while time.perf_counter() - began < seconds:
-            client.search(phrase(chance), want="text")
-            done[number] += 1
-
-    with ThreadPoolExecutor(CLIENTS) as many:
-        list(many.map(ask, range(CLIENTS)))
-    return sum(done)
+    """How many searches 32 clients get answered."""
+    return keep_asking(lambda chance: client.search(phrase(chance), want="text"), CLIENTS, seconds)
 
 
 def latencies(client: Client, rate: float, seconds: float) -> list[float]:
@@ -198,8 +207,8 @@ def compare(folder: Path, seconds: float, rounds: int) -> dict[str, Any]:
             ask_all(client, min(1.0, seconds))
             pairs = [
                 (
-                    rate_of(engine.process.pid, lambda: engine.answer(seconds)),
-                    rate_of(server.process.pid, lambda: ask_all(client, seconds)),
+                    rate_of([engine.process.pid], lambda: engine.answer(seconds)),
+                    rate_of([server.process.pid], lambda: ask_all(client, seconds)),
                 )
                 for _ in range(rounds)
             ]
@@ -214,20 +223,16 @@ def compare(folder: Path, seconds: float, rounds: int) -> dict[str, Any]:
     )
     return {
         "clients": CLIENTS,
-        "throughput_by_engine": _ratio([theirs.per_s / own.per_s for own, theirs in pairs]),
-        "per_cpu_second_by_engine": _ratio([theirs.per_cpu_s / own.per_cpu_s for own, theirs in pairs]),
+        "throughput_by_engine": spread([theirs.per_s / own.per_s for own, theirs in pairs]),
+        "per_cpu_second_by_engine": spread([theirs.per_cpu_s / own.per_cpu_s for own, theirs in pairs]),
         "engine_per_s": round(median(own.per_s for own, _ in pairs), 1),
         "server_per_s": round(median(theirs.per_s for _, theirs in pairs), 1),
         "mean_batch": round(total / count, 1),
         "half_load_p99_by_p50": p99_by_p50(took),
         "half_load_searches": len(took),
         "half_load_p50_by_one_search": round(median(took) / median(alone), 2),
-        "start_by_engine_start": _ratio([theirs / own for own, theirs in started]),
+        "start_by_engine_start": spread([theirs / own for own, theirs in started]),
     }
-
-
-def _ratio(rounds: list[float]) -> dict[str, float]:
-    return {"median": round(median(rounds), 3), "least": round(min(rounds), 3), "most": round(max(rounds), 3)}
 
 
 def p99_by_p50(took: list[float]) -> float:
@@ -246,37 +251,18 @@ def fill(folder: Path, items: int, program: Sequence[str] = PROGRAM, *options: s
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", default="mini")
-    parser.add_argument("--items", type=int, default=500)
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--out", default=str(RESULTS))
-    parser.add_argument("--bare", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.bare:
-        bare(given.bare)
-        return
+def main(
+    model: str = "mini", items: int = 500, seconds: float = 5.0, rounds: int = 7, bare: Path | None = None
+) -> dict[str, Any]:
+    if bare is not None:  # the process of `Bare`
+        serve_bare(bare)
+        sys.exit()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as folder:
         index = Path(folder) / "index"
-        fill(index, given.items, PROGRAM, "--model", given.model)
-        found = compare(index, given.seconds, given.rounds)
-    facts = {"command": "python benchmarks/server.py", "model": given.model, "cores": os.cpu_count()}
-    save(given.out, "load", {**facts, **found})
-
-
-def save(out: str, part: str, result: dict[str, Any]) -> None:
-    """Print the result, and make it the part of that name of a file."""
-    print(json.dumps(result, indent=2))
-    if out != "-":
-        file = Path(out)
-        before = json.loads(file.read_text()) if file.is_file() else {}
-        file.write_text(json.dumps({**before, part: result}, indent=2) + "\n")
+        fill(index, items, PROGRAM, "--model", model)
+        return {"model": model, "cores": os.cpu_count(), **compare(index, seconds, rounds)}
 
 
 if __name__ == "__main__":
-    main()
+    run(main, part="load")

@@ -11,19 +11,20 @@ loopback.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from server import PROGRAM, RESULTS, Server, fill, p99_by_p50, phrase, save
+from _harness import run
+from server import PROGRAM, Server, fill, p99_by_p50, phrase
 
 from genius import Client, Item
 from genius.client import ServerError
@@ -127,28 +128,20 @@ def _change_on(
     return memory
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", default="mini")
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--out", default=str(RESULTS))
-    given = parser.parse_args()
+def main(model: str = "mini", minutes: float = 10.0) -> Iterator[dict[str, Any]]:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as folder:
         index = Path(folder) / "index"
-        fill(index, ITEMS, PROGRAM, "--model", given.model)
+        fill(index, ITEMS, PROGRAM, "--model", model)
         server = Server(index)
         try:
-            found = soak(server, given.minutes)
+            found = soak(server, minutes)
         finally:
             server.stop()
-    facts = {"command": "python benchmarks/soak.py --minutes 10", "model": given.model}
-    save(given.out, "soak", {**facts, **found})
+    yield {"model": model, **found}
     if found["wrong"] or found["failed"]:
         raise SystemExit("some answers match no committed state, or failed")
 
 
 if __name__ == "__main__":
-    main()
+    run(main, name="server", part="soak")

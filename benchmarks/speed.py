@@ -12,7 +12,6 @@ command needs torch, numpy and (for its own phase) transformers, nothing else; F
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import os
@@ -20,40 +19,49 @@ import subprocess
 import sys
 import time
 import traceback
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from _harness import RESULTS, Timer, command, options, versions, without, write
+
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: a query's products are small
-RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass
+class SpeedOptions:
+    """The options of a run; phases get them."""
+
+    device: str = "cpu"
+    phases: list[str] | None = None  # all; `rows` needs data
+    data: Path | None = None  # the shared benchmark, for the phase `rows`
+    scale: int = 100_000_000  # items of the phase `scale`
+    cache: Path | None = None  # folder that keeps what takes long to build
+    budget: float = 450  # seconds after which no GPU phase begins
+    tiny: bool = False
+    draw: bool = False
+    out: str | None = None
+    deadline: float = float("inf")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--phases", nargs="+", help="default: all; `rows` needs --data")
-    parser.add_argument("--data", type=Path, help="the shared benchmark, for the phase `rows`")
-    parser.add_argument("--scale", type=int, default=100_000_000, help="items of the phase `scale`")
-    parser.add_argument("--cache", type=Path, help="folder that keeps what takes long to build")
-    parser.add_argument("--budget", type=float, default=450, help="seconds after which no GPU phase begins")
-    parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--draw", action="store_true")
-    parser.add_argument("--out", help="a file, or - for none")
-    args = parser.parse_args()
+    args = options(SpeedOptions).parse_args(namespace=SpeedOptions())
     kind = "cpu" if args.device == "cpu" else "gpu"
-    out = RESULTS / f"speed-{kind}.json" if args.out is None else Path(args.out)
     if not args.draw:
-        measure(args, kind, out)
+        measure(args, kind, RESULTS / f"speed-{kind}.json" if args.out is None else Path(args.out))
     if args.out is None or args.draw:
         try:
             draw = importlib.import_module("speed_draw")
-            draw.draw(RESULTS, Path(__file__).parent.parent / "docs")
+            draw.draw(RESULTS, RESULTS.parents[1] / "docs")
         except ImportError as error:
             print(f"no pictures here ({error}): run with --draw where matplotlib is", file=sys.stderr)
 
 
-def measure(args: argparse.Namespace, kind: str, out: Path) -> None:
-    """Run the phases one after the other; what is there of earlier runs is kept."""
+def measure(args: SpeedOptions, kind: str, out: Path) -> None:
+    """Run the phases one after the other; what is there of earlier runs is kept.
+
+    A phase yields its figures whenever it has more of them.
+    """
     phases = importlib.import_module(f"speed_{kind}").PHASES
     result: dict[str, Any] = {}
     if str(out) != "-" and out.exists() and args.phases:
@@ -61,53 +69,34 @@ def measure(args: argparse.Namespace, kind: str, out: Path) -> None:
     names = args.phases or [name for name in phases if name != "rows" or args.data]
     if kind == "cpu" and len(names) > 1:  # FAISS and torch bring their own thread pools: not in one process
         for name in names:
-            rest = [sys.executable, __file__, "--phases", name, *_without(sys.argv[1:], "--phases")]
+            rest = [sys.executable, __file__, "--phases", name, *without(sys.argv[1:], "--phases")]
             subprocess.run(rest, check=False, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"})
         return
-    args.deadline = time.perf_counter() + (args.budget if kind == "gpu" else 1e9)
+    if kind == "gpu":
+        args.deadline = time.perf_counter() + args.budget
     for name in names:
-        begin = time.perf_counter()
-        if begin > args.deadline:
+        if time.perf_counter() > args.deadline:
             result.setdefault(name, {"left out": "no time was left: ask for it by --phases"})
             continue
         print(f"--- {name}", file=sys.stderr, flush=True)
-        args.save = partial(_save, result, name, out, begin)
-        try:
-            args.save(phases[name](args))
-        except Exception as error:  # the other phases shall run
-            traceback.print_exc()
-            args.save({**result.get(name, {}), "error": f"{type(error).__name__}: {error}"[:500]})
+        with Timer() as timer:
+            for figures in guarded(phases[name], args):
+                about = {"phase_seconds": round(timer.so_far(), 1), "command": command()}
+                result[name] = {**figures, **about, "versions": versions()}
+                if str(out) != "-":
+                    write(out, result)
         print(json.dumps({name: result[name]}, indent=1), flush=True)
 
 
-def _without(arguments: list[str], *options: str) -> list[str]:
-    """The arguments of the command but for these options and their values."""
-    kept, skipping = [], False
-    for argument in arguments:
-        skipping = argument in options or (skipping and not argument.startswith("--"))
-        if not skipping:
-            kept.append(argument)
-    return kept
-
-
-def _typed() -> str:
-    """The command, with BENCH in place of the data's folder."""
-    words = ["python benchmarks/speed.py", *_without(sys.argv[1:], "--cache", "--out")]
-    return " ".join(
-        "BENCH" if before == "--data" else word for before, word in zip(["", *words], words, strict=False)
-    )
-
-
-def _save(result: dict[str, Any], name: str, out: Path, begin: float, figures: dict[str, Any]) -> None:
-    """Keep what a phase has so far."""
-    result[name] = {
-        **figures,
-        "phase_seconds": round(time.perf_counter() - begin, 1),
-        "command": _typed(),
-        "versions": importlib.import_module("pools").versions(),
-    }
-    if str(out) != "-":
-        out.write_text(json.dumps(result, indent=1) + "\n")
+def guarded(phase: Any, args: SpeedOptions) -> Any:
+    """The figures of a phase; an error ends it and becomes one of them, for the other phases shall run."""
+    figures: dict[str, Any] = {}
+    try:
+        for figures in phase(args):
+            yield figures
+    except Exception as error:
+        traceback.print_exc()
+        yield {**figures, "error": f"{type(error).__name__}: {error}"[:500]}
 
 
 if __name__ == "__main__":

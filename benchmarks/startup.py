@@ -11,7 +11,6 @@ first line within 2 s, once the files have been read before.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -22,8 +21,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from _harness import run
 from PIL import Image
-from pools import versions
 
 COLOURS = ("red", "green", "blue", "yellow", "black", "white", "brown", "orange")
 TORCH = (sys.executable, "-c", "import torch; print(torch.__version__, flush=True)")
@@ -58,32 +57,22 @@ print(json.dumps(parts))
 """
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--out", default=str(Path(__file__).parent / "results" / "startup.json"))
-    args = parser.parse_args()
+def main(repeats: int = 7) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home)
         make_index(folder)
-        ask = (sys.executable, "-m", "genius", "search", "--in", "idx", "--want", "image")
-        ways = {
+        search = (sys.executable, "-m", "genius", "search", "--in", "idx", "--want", "image")
+        commands = {
             "import torch": TORCH,
-            "search by text": (*ask, "something red"),
-            "search by image": (*ask, "--image", "photos/red.png"),
-            "search with the decoder": (*ask, "something red", "--search", "generate"),
+            "search by text": (*search, "something red"),
+            "search by image": (*search, "--image", "photos/red.png"),
+            "search with the decoder": (*search, "something red", "--search", "generate"),
         }
-        result = {
-            "command": " ".join(["python benchmarks/startup.py", *sys.argv[1:]]),
-            "versions": versions(),
+        return {
             "promised_seconds": 2,
-            "processes": compare(folder, ways, args.repeats),
-            "parts_ms": parts(folder, args.repeats),
+            "processes": compare(folder, commands, repeats),
+            "parts_ms": parts(folder, repeats),
         }
-    text = json.dumps(result, indent=2) + "\n"
-    print(text, end="")
-    if args.out != "-":
-        Path(args.out).write_text(text)
 
 
 def make_index(folder: Path) -> None:
@@ -94,23 +83,23 @@ def make_index(folder: Path) -> None:
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
 
 
-def compare(folder: Path, ways: Mapping[str, Sequence[str]], repeats: int) -> dict[str, Any]:
-    """Medians of each way; they take turns, so a busy machine is busy for all of them."""
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+def compare(folder: Path, commands: Mapping[str, Sequence[str]], repeats: int) -> dict[str, Any]:
+    """Medians of each command; they take turns, so a busy machine is busy for all of them."""
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
     for number in range(repeats + 1):
-        for name, command in ways.items():
+        for name, command in commands.items():
             seconds = first_line(folder, command)
             if number:  # the first round only brings the files into memory
-                taken[name].append(seconds)
-    torch = statistics.median(first for first, _ in taken["import torch"])
+                times[name].append(seconds)
+    torch = statistics.median(first for first, _ in times["import torch"])
     table = {}
-    for name, pairs in taken.items():
-        first = statistics.median(first for first, _ in pairs)
+    for name, pairs in times.items():
+        firsts, ends = zip(*pairs, strict=True)
         table[name] = {
-            "first_line_s": round(first, 2),
-            "slowest_first_line_s": round(max(first for first, _ in pairs), 2),
-            "end_s": round(statistics.median(end for _, end in pairs), 2),
-            "over_torch": round(first / torch, 2),
+            "first_line_s": round(statistics.median(firsts), 2),
+            "slowest_first_line_s": round(max(firsts), 2),
+            "end_s": round(statistics.median(ends), 2),
+            "over_torch": round(statistics.median(firsts) / torch, 2),
         }
     return table
 
@@ -139,4 +128,4 @@ def parts(folder: Path, repeats: int) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

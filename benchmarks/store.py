@@ -13,17 +13,15 @@ search maps: the codes are all touched, of the vectors only the leaves'.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import sqlite3
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pools import versions
+from _harness import Timer, run, seconds, versions
 
 from genius.query.view import PoolView
 from genius.store.check import check
@@ -58,28 +56,18 @@ def records(start: int, count: int, vectors: bool) -> list[Record]:
 def measure(folder: Path, items: int, batch: int, vectors: bool) -> dict[str, Any]:
     Index.create(folder, model="none", fingerprint="0" * 64, sizes=SIZES, dim=DIM, vectors=vectors)
     with Index.open(folder) as index:
-        adding = 0.0
-        for start in range(0, items, batch):
-            some = records(start, min(batch, items - start), vectors)
-            began = time.perf_counter()
-            index.add(some)
-            adding += time.perf_counter() - began
-        began = time.perf_counter()
-        index.compact()
-        compacting = time.perf_counter() - began
-    began = time.perf_counter()
-    with Index.open(folder) as index:
+        parts = (records(start, min(batch, items - start), vectors) for start in range(0, items, batch))
+        adding = sum(seconds(partial(index.add, part)) for part in parts)
+        compacting = seconds(index.compact)
+    with Timer() as opening:
+        index = Index.open(folder)
         PoolView(index.snapshot(), SIZES)
-        opening = time.perf_counter() - began
-        began = time.perf_counter()
-        index.add(records(items, 1, vectors))
-        one = time.perf_counter() - began
-        began = time.perf_counter()
-        view = PoolView(index.snapshot(), SIZES)
-        fresh = time.perf_counter() - began
-        began = time.perf_counter()
-        index.remove([f"photos/{n:08d}.jpg" for n in range(100)])
-        removing = time.perf_counter() - began
+    with index:
+        new = records(items, 1, vectors)
+        one = seconds(lambda: index.add(new))
+        with Timer() as refresh:
+            view = PoolView(index.snapshot(), SIZES)
+        removing = seconds(lambda: index.remove([f"photos/{n:08d}.jpg" for n in range(100)]))
         if vectors:
             view.vectors(np.random.default_rng(0).integers(0, items, 400))
         used = stats(index)["bytes"]
@@ -88,45 +76,30 @@ def measure(folder: Path, items: int, batch: int, vectors: bool) -> dict[str, An
             "codes": sum(array.nbytes for array in generation.arrays.values()),
             "vectors": sum(math.prod(large.shape) * 2 for large in generation.large.values()),
         }
-    began = time.perf_counter()
-    assert check(folder).clean
-    checking = time.perf_counter() - began
+    with Timer() as checking:
+        assert check(folder).clean
     return {
         "vectors": vectors,
         "batch": batch,
         "add_items_per_s": round(items / adding),
         "compact_s": round(compacting, 2),
-        "open_ms": round(1000 * opening, 1),
+        "open_ms": round(1000 * opening.seconds, 1),
         "add_one_ms": round(1000 * one, 2),
-        "see_it_ms": round(1000 * fresh, 2),
+        "see_it_ms": round(1000 * refresh.seconds, 2),
         "remove_100_ms": round(1000 * removing, 2),
-        "check_s": round(checking, 1),
+        "check_s": round(checking.seconds, 1),
         "disk_bytes_per_item": {name: round(size / items, 1) for name, size in used.items()},
         "memory_bytes_per_item": {name: round(size / items, 1) for name, size in mapped.items()},
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure the durable store.")
-    parser.add_argument("--items", type=int, default=100_000)
-    parser.add_argument("--out", default=str(Path(__file__).parent / "results" / "store.json"))
-    options = parser.parse_args()
+def main(items: int = 100_000) -> dict[str, Any]:
     rows = []
     for batch, vectors in ((64, True), (1024, True), (1024, False)):
         with tempfile.TemporaryDirectory() as folder:
-            rows.append(measure(Path(folder) / "index", options.items, batch, vectors))
-    result = {
-        "command": "python benchmarks/store.py",
-        "items": options.items,
-        "versions": {**versions(), "sqlite": sqlite3.sqlite_version},
-        "rows": rows,
-    }
-    text = json.dumps(result, indent=2) + "\n"
-    if options.out == "-":
-        print(text, end="")
-    else:
-        Path(options.out).write_text(text)
+            rows.append(measure(Path(folder) / "index", items, batch, vectors))
+    return {"items": items, "versions": {**versions(), "sqlite": sqlite3.sqlite_version}, "rows": rows}
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -12,7 +12,6 @@ storing. The photos come from the benchmark beside the repository, or from `--so
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -26,7 +25,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pools import versions
+from _harness import Timer, run
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SOURCE = REPOSITORY.parent / "shared" / "bench" / "images" / "flickr8k.tar"
@@ -34,29 +33,14 @@ PICTURES = {".jpg", ".jpeg", ".png", ".webp"}
 SHOWN = 6  # lines of output that are kept of a step
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--photos", type=int, default=2000)
-    parser.add_argument("--source", type=Path, default=SOURCE)
-    parser.add_argument("--throughput", type=int, default=512, help="photos of the second pass")
-    parser.add_argument("--out", default=str(Path(__file__).parent / "results" / "tour.json"))
-    args = parser.parse_args()
+def main(photos: int = 2000, source: Path = SOURCE, throughput: int = 512) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home)
-        photos = unpack(args.source, folder / "photos", args.photos)
+        files = unpack(source, folder / "photos", photos)
         tour = Tour(folder, clone(folder / "clone"))
-        take(tour, photos)
-        result = {
-            "command": " ".join(["python benchmarks/tour.py", *sys.argv[1:]]),
-            "versions": versions(),
-            "photos": len(photos),
-            "steps": tour.steps,
-            "throughput": throughput(photos[: args.throughput], folder / "second"),
-        }
-    text = json.dumps(result, indent=2, ensure_ascii=False) + "\n"
-    print(text, end="")
-    if args.out != "-":
-        Path(args.out).write_text(text)
+        take(tour, files)
+        second = index_rate(files[:throughput], folder / "second")
+        return {"photos": len(files), "steps": tour.steps, "throughput": second}
 
 
 def unpack(source: Path, to: Path, count: int) -> list[Path]:
@@ -99,13 +83,13 @@ class Tour:
 
     def run(self, *words: str, note: bool = True) -> str:
         """What a command printed; it must succeed."""
-        began = time.perf_counter()
-        process = self.start(*words)
-        out, errors = process.communicate()
+        with Timer() as timer:
+            process = self.start(*words)
+            out, errors = process.communicate()
         if process.returncode:
             sys.exit(f"genius {' '.join(words)} ended with {process.returncode}: {errors}")
         if note:
-            self.note(words, time.perf_counter() - began, out)
+            self.note(words, timer.seconds, out)
         return out
 
     def facts(self, *words: str) -> dict[str, Any]:
@@ -169,7 +153,7 @@ def take(tour: Tour, photos: Sequence[Path]) -> None:
     assert tour.run("check", "--in", "copy") == f"{count - 1} items, nothing wrong\n"
 
 
-def throughput(photos: Sequence[Path], folder: Path) -> dict[str, Any]:
+def index_rate(photos: Sequence[Path], folder: Path) -> dict[str, Any]:
     """Photos per second of one process, and the share of each part."""
     from genius.engine import Engine, load_model
     from genius.types import Item
@@ -179,10 +163,9 @@ def throughput(photos: Sequence[Path], folder: Path) -> dict[str, Any]:
         engine.add([Item("warm", image=photos[0])])
         model.seconds.clear()
         engine.index.add = model.timed("store", engine.index.add)  # type: ignore[method-assign]
-        began = time.perf_counter()
-        engine.add(Item(photo.name, image=photo) for photo in photos)
-        whole = time.perf_counter() - began
-    spent = model.seconds
+        with Timer() as timer:
+            engine.add(Item(photo.name, image=photo) for photo in photos)
+    spent, whole = model.seconds, timer.seconds
     spent["read"] = whole - sum(spent.values())
     return {
         "photos": len(photos),
@@ -203,16 +186,15 @@ class Timed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)
 
-    def timed(self, part: str, run: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def ran(*args: Any, **kwargs: Any) -> Any:
-            began = time.perf_counter()
-            try:
-                return run(*args, **kwargs)
-            finally:
-                self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - began
+            with Timer() as timer:
+                result = call(*args, **kwargs)
+            self.seconds[part] = self.seconds.get(part, 0.0) + timer.seconds
+            return result
 
         return ran
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -10,18 +10,15 @@ random and lie on the device: the arithmetic does not depend on them. The JSON i
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
-import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from _harness import run, seconds
 
 from genius.config import OptimiserConfig
 from genius.data.pairs import Pairs, build_pairs
@@ -56,9 +53,7 @@ def random_pairs(count: int, dim: int) -> Pairs:
 def timed(stage: str, plan: OptimiserConfig, train: Callable[[Path], object]) -> dict[str, Any]:
     """Samples per second of a run, from its own log: the best stretch, when all is compiled and warm."""
     with tempfile.TemporaryDirectory() as folder:
-        begun = time.perf_counter()
-        train(Path(folder))
-        seconds = time.perf_counter() - begun
+        whole = seconds(lambda: train(Path(folder)))
         log = read_log(Path(folder) / "log.jsonl")
     speed = max(line["samples_per_s"] for line in log)
     return {
@@ -66,7 +61,7 @@ def timed(stage: str, plan: OptimiserConfig, train: Callable[[Path], object]) ->
         "batch": plan.batch,
         "compiled": plan.compile,
         "samples_per_s": round(speed),
-        "run_s": round(seconds, 1),
+        "run_s": round(whole, 1),
         "loss": log[-1]["loss"],
         "mbeir_hours": round(MBEIR_PAIRS * EPOCHS[stage] / speed / 3600, 3),
     }
@@ -126,13 +121,8 @@ class Bench:
         z = torch.nn.functional.normalize(torch.randn(count, self.dim, device=self.device), dim=1)
         modality = torch.arange(count, device=self.device) % 3
         self.quantizer.encode(z[:1000], modality[:1000], beam).cpu()
-        begun = time.perf_counter()
-        self.quantizer.encode(z, modality, beam)[-1].cpu()
-        return {
-            "stage": "encode",
-            "encode_beam": beam,
-            "vectors_per_s": round(count / (time.perf_counter() - begun)),
-        }
+        spent = seconds(lambda: self.quantizer.encode(z, modality, beam)[-1].cpu())
+        return {"stage": "encode", "encode_beam": beam, "vectors_per_s": round(count / spent)}
 
     def summary(self) -> dict[str, Any]:
         """Hours for M-BEIR at each batch size: the quicker of plain and compiled."""
@@ -147,39 +137,26 @@ class Bench:
         return {"mbeir_hours_both_stages": hours, "paper_hours": PAPER_HOURS, "paper_cards": PAPER_CARDS}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--batch", type=int, nargs="+", default=[256, 2000])
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--compile", type=int, nargs="+", default=[0, 1])
-    parser.add_argument("--out", default="benchmarks/results/training.json", help="- writes no file")
-    options = parser.parse_args()
+def main(
+    device: str = "cuda",
+    tiny: bool = False,
+    batch: list[int] = [256, 2000],  # noqa: B006
+    steps: int = 60,
+    compile: list[int] = [0, 1],  # noqa: B006
+) -> Iterator[dict[str, Any]]:
     torch.set_float32_matmul_precision("high")  # TF32 where a product is in float32
-    device = torch.device(options.device)
-    bench = Bench(device, options.tiny, options.steps)
+    bench = Bench(torch.device(device), tiny, steps)
     settings: list[Callable[[], dict[str, Any]]] = []
-    for batch in [32] if options.tiny else options.batch:
-        for compiled in map(bool, options.compile):
-            settings.append(lambda b=batch, c=compiled: bench.stage_one(b, c))  # type: ignore[misc]
-            for targets in ("hard", "soft"):
-                settings.append(lambda b=batch, c=compiled, t=targets: bench.stage_two(b, c, t))  # type: ignore[misc]
-    settings += [lambda beam=beam: bench.encode(beam) for beam in (1, 4, 16)]  # type: ignore[misc]
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "CPU"
+    for size in [32] if tiny else batch:
+        for compiled in map(bool, compile):
+            settings.append(partial(bench.stage_one, size, compiled))
+            settings += [partial(bench.stage_two, size, compiled, targets) for targets in ("hard", "soft")]
+    settings += [partial(bench.encode, beam) for beam in (1, 4, 16)]
+    name = torch.cuda.get_device_name(device) if device.startswith("cuda") else "CPU"
     for setting in settings:
         bench.rows.append(setting())
-        print(json.dumps(bench.rows[-1]), flush=True)
-        if options.out != "-":
-            result = {
-                "command": " ".join(["python benchmarks/training.py", *sys.argv[1:]]),
-                "device": name,
-                "torch": torch.__version__,
-                **bench.summary(),
-                "rows": bench.rows,
-            }
-            Path(options.out).write_text(json.dumps(result, indent=2) + "\n")
+        yield {"device": name, **bench.summary(), "rows": bench.rows}
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -17,7 +17,7 @@ import numpy as np
 
 from genius.data.base import Row
 from genius.errors import BadInput, MissingExtra
-from genius.evaluate.embeddings import EncodedPool, EncodedQueries
+from genius.evaluate.embeddings import EncodedPool, EncodedQueries, Floats
 from genius.evaluate.systems import TopK
 
 MIN_TRAINING = 8  # items; fewer cannot train any centroids and are kept as vectors
@@ -42,8 +42,8 @@ class FaissSystem:
     def __init__(self, name: str, make: Build, /, **settings: Any) -> None:
         self.name = name
         self.settings: Mapping[str, Any] = settings
+        self.built: Any = None  # the FAISS index
         self._faiss, self._make = load_faiss(), make
-        self._index: Any = None
         self._fixed_bytes = 0
 
     def supports(self, row: Row) -> bool:
@@ -51,20 +51,28 @@ class FaissSystem:
         return True
 
     def index(self, pool: EncodedPool) -> None:
-        """Train on the pool's vectors, then add them."""
-        vectors = np.ascontiguousarray(pool.phi, dtype=np.float32)
-        if not len(vectors):
-            raise BadInput(f"{self.name}: FAISS cannot index an empty pool")
+        """Train on the pool's embeddings, then add them."""
+        self.index_vectors(pool.phi)
+
+    def index_vectors(self, vectors: Floats) -> None:
+        """Train on `vectors` (n, dim), then add them."""
         count, dim = vectors.shape
+        if not count:
+            raise BadInput(f"{self.name}: FAISS cannot index an empty pool")
+        rows = np.ascontiguousarray(vectors, dtype=np.float32)
         few = count < MIN_TRAINING
-        self._index = self._faiss.IndexFlatIP(dim) if few else self._make(self._faiss, dim, count)
-        self._index.train(vectors)
+        self.built = self._faiss.IndexFlatIP(dim) if few else self._make(self._faiss, dim, count)
+        self.built.train(rows)
         self._fixed_bytes = self._bytes()
-        self._index.add(vectors)
+        self.built.add(rows)
 
     def search(self, queries: EncodedQueries, k: int) -> TopK:
         """The `k` best items by the index's own distance."""
-        scores, rows = self._index.search(np.ascontiguousarray(queries.phi), k)  # short lists end in -1
+        return self.search_vectors(queries.phi, k)
+
+    def search_vectors(self, vectors: Floats, k: int) -> TopK:
+        """The same for query vectors (queries, dim)."""
+        scores, rows = self.built.search(np.ascontiguousarray(vectors), k)  # short lists end in -1
         return TopK(rows, np.where(rows >= 0, scores, -np.inf).astype(np.float32))
 
     def bytes_per_item(self) -> float:
@@ -72,10 +80,10 @@ class FaissSystem:
 
         Centroids and rotations, which do not grow with the pool, are left out, as our own codebooks are.
         """
-        return (self._bytes() - self._fixed_bytes) / int(self._index.ntotal)
+        return (self._bytes() - self._fixed_bytes) / int(self.built.ntotal)
 
     def _bytes(self) -> int:
-        return len(self._faiss.serialize_index(self._index))
+        return len(self._faiss.serialize_index(self.built))
 
 
 def faiss_flat() -> FaissSystem:

@@ -1,0 +1,172 @@
+"""What all benchmarks share: options from a function's signature, timing, versions, and the JSON file.
+
+    def main(items: int = 5_600_000) -> dict[str, Any]: ...
+
+    if __name__ == "__main__":
+        run(main)
+
+makes `python benchmarks/trie.py --items 1000 --out -` work: the result is printed with the command and the
+versions it depends on, and written to benchmarks/results/trie.json, or wherever `--out` says (- for nowhere).
+A `main` that yields is saved at each yield, so a run that is cut off leaves what it has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+RESULTS = Path(__file__).resolve().parent / "results"
+Call = Callable[[int], Any]  # number of the repetition
+
+
+def run(main: Callable[..., Any], name: str = "", part: str = "") -> None:
+    """Run `main` with the options of the command line; `part` is a key of a file that others write, too."""
+    script = Path(sys.argv[0])
+    given = vars(options(main).parse_args())
+    out = given.pop("out")
+    file = None if out == "-" else Path(out) if out else RESULTS / f"{name or script.stem}.json"
+    found = main(**given)
+    result: dict[str, Any] = {}
+    for figures in found if inspect.isgenerator(found) else [found]:
+        result = {"command": command(), "versions": versions(), **figures}
+        if file is not None:
+            write(file, result, part)
+    print(json.dumps(result, indent=2, ensure_ascii=False))
+
+
+def options(main: Callable[..., Any]) -> argparse.ArgumentParser:
+    """A parser with an option for each parameter of `main`: --items for `items: int = 1000`."""
+    help_text = inspect.getmodule(main).__doc__
+    parser = argparse.ArgumentParser(
+        description=help_text, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    hints = get_type_hints(main)
+    for name, parameter in inspect.signature(main).parameters.items():
+        kind, default = hints[name], parameter.default
+        if get_origin(kind) is types.UnionType:  # X | None
+            kind = get_args(kind)[0]
+        several = get_origin(kind) is list
+        settings: dict[str, Any] = {"type": get_args(kind)[0] if several else kind}
+        settings |= {"nargs": "+"} if several else {}
+        if kind is bool:
+            settings = {"action": "store_true"}
+        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            parser.add_argument(name, **settings)
+        else:
+            required = default is inspect.Parameter.empty
+            settings |= {"required": True} if required else {"default": default}
+            parser.add_argument(f"--{name.replace('_', '-')}", **settings)
+    if "out" not in hints:
+        parser.add_argument("--out", help="a file, or - for none")
+    return parser
+
+
+def write(file: Path, result: Mapping[str, Any], part: str = "") -> None:
+    """Write the result, or make it the part of that name of the file."""
+    if part:
+        before = json.loads(file.read_text()) if file.is_file() else {}
+        result = {**before, part: result}
+    file.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+
+
+def command() -> str:
+    """The command line without --cache and --out, and with BENCH in place of the data's folder."""
+    words = [f"python benchmarks/{Path(sys.argv[0]).name}", *without(sys.argv[1:], "--cache", "--out")]
+    pairs = zip(["", *words], words, strict=False)
+    return " ".join("BENCH" if before == "--data" else word for before, word in pairs)
+
+
+def without(arguments: Sequence[str], *names: str) -> list[str]:
+    """The arguments of a command but for these options and their values."""
+    kept, skipping = [], False
+    for argument in arguments:
+        skipping = argument in names or (skipping and not argument.startswith("--"))
+        if not skipping:
+            kept.append(argument)
+    return kept
+
+
+def versions() -> dict[str, Any]:
+    """What the figures depend on: machine and library versions."""
+    import numpy
+    import torch
+
+    return {
+        "python": platform.python_version(),
+        "numpy": numpy.__version__,
+        "torch": torch.__version__,
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if "model name" in line]
+    return names[0] if names else platform.machine()
+
+
+class Timer:
+    """Seconds by the clock and of the processor, measured with `with Timer() as timer: ...`."""
+
+    seconds = processor = 0.0
+
+    def __enter__(self) -> Timer:
+        self._start = time.perf_counter(), time.process_time()
+        return self
+
+    def so_far(self) -> float:
+        """Seconds until now."""
+        return time.perf_counter() - self._start[0]
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = self.so_far()
+        self.processor = time.process_time() - self._start[1]
+
+
+def seconds(call: Callable[[], Any]) -> float:
+    """Seconds of one call by the clock."""
+    with Timer() as timer:
+        call()
+    return timer.seconds
+
+
+def side_by_side(calls: Mapping[str, Call], repeats: int) -> dict[str, tuple[float, float]]:
+    """Median seconds of each call, by the clock and of the processor, after one to warm up.
+
+    The calls take turns, so a busy machine is busy for all of them.
+    """
+    timers: dict[str, list[Timer]] = {name: [] for name in calls}
+    for number in range(-1, repeats):
+        for name, call in calls.items():
+            with Timer() as timer:
+                call(max(number, 0))
+            if number >= 0:
+                timers[name].append(timer)
+    return {
+        name: (statistics.median(t.seconds for t in own), statistics.median(t.processor for t in own))
+        for name, own in timers.items()
+    }
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median and range of repeated measurements."""
+    found = {"median": statistics.median(values), "least": min(values), "most": max(values)}
+    return {name: round(value, 3) for name, value in found.items()}
+
+
+def batches(values: Any, size: int) -> Iterator[Any]:
+    """Slices of `size` values."""
+    return (values[start : start + size] for start in range(0, len(values), size))
