@@ -118,6 +118,38 @@ def test_one_pass_equals_single_steps() -> None:
     assert (state.level, state.hidden.shape) == (4, (3, 0, 16))
 
 
+def test_the_first_two_levels_in_one_pass_equal_two_steps() -> None:
+    decoder = make(small())
+    z, codes = queries(decoder.shape, 4), torch.tensor([2, 0])  # beams for two of the three modalities
+    hidden, state = decoder.start_from(z, codes)
+    start = decoder.start(z)
+    torch.testing.assert_close(hidden, start.hidden[:, 0])
+    expected = decoder.advance(start, torch.zeros(4, 2, dtype=torch.long), codes.expand(4, 2))
+    assert state.level == expected.level == 1
+    torch.testing.assert_close(decoder.score_next(state), decoder.score_next(expected))
+    parents, following = torch.tensor([[1, 0, 1]] * 4), torch.tensor([[6, 3, 0]] * 4)
+    after, other = (decoder.advance(one, parents, following) for one in (state, expected))
+    torch.testing.assert_close(decoder.score_next(after), decoder.score_next(other))
+
+
+def test_known_codes_in_one_pass_equal_steps() -> None:
+    decoder = make(small())
+    z, codes = queries(decoder.shape, 3), random_codes(decoder.shape, 3, 5)
+    state = decoder.advance(decoder.start(z), torch.zeros(3, 5, dtype=torch.long), codes[:, :, 0])
+    parents = torch.tensor([[4, 0, 2, 2]] * 3)
+    suffix = codes[:, :4, 1:]
+    hidden = decoder.read_codes(state, parents, suffix[:, :, :2])
+    step = decoder.advance(state, parents, suffix[:, :, 0])
+    torch.testing.assert_close(hidden[:, :, 0], step.hidden)
+    same = torch.arange(4).expand(3, 4)
+    step = decoder.advance(step, same, suffix[:, :, 1])
+    torch.testing.assert_close(hidden[:, :, 1], step.hidden)
+    scores = decoder.score_suffix(state, parents, suffix)
+    last = decoder.score_next(step).gather(-1, suffix[:, :, 2:])
+    torch.testing.assert_close(scores[:, :, 2:], last)
+    torch.testing.assert_close(decoder.level_rows(1), decoder.embedding.weight[6:13])
+
+
 def test_training_logits_are_those_of_the_scores() -> None:
     shape = small()
     decoder, z, codes = make(shape), queries(shape, 3), random_codes(shape, 3, 1)
