@@ -273,6 +273,40 @@ def test_a_batch_that_fails_is_tried_one_by_one(engine, model, monkeypatch):
     assert result.report.names[0].name == "b" and "poison" in result.report.names[0].reason
 
 
+def test_an_index_is_opened_or_made(tmp_path, model, fake):
+    """The same lines run twice."""
+    for added in (1, 0):
+        with Engine.open_or_create(tmp_path / "index", model) as engine:
+            assert engine.add([Item("red", text="red")]).added == added
+    with pytest.raises(BadInput, match="with vectors"):
+        Engine.open_or_create(tmp_path / "index", model, vectors=False)
+    with pytest.raises(IndexMismatch):
+        Engine.open_or_create(tmp_path / "index", fake.FakeModel(seed=2))
+    with Engine.open_or_create(tmp_path / "small", model, vectors=False) as engine:
+        assert engine.stats()["vectors"] is False
+
+
+def test_one_id_is_removed_as_a_whole(engine):
+    engine.add([Item(id, text="red") for id in ("sofa", "s", "o", "f", "a")])
+    assert engine.remove("sofa") == 1
+    assert engine.stats()["items"] == 4
+    assert engine.remove(id for id in ("s", "o", "nobody")) == 2
+    assert engine.remove(["\ud800", 5, "f"]) == 1  # the first two are ids of nothing
+    assert engine.get("\ud800") is None and engine.thumbnail("\ud800") is None
+
+
+def test_one_and_several_are_told_apart(engine):
+    engine.add([Item("red", text="red")])
+    with pytest.raises(BadInput, match="search_batch"):
+        engine.search(["red", "blue"])
+    with pytest.raises(BadInput, match=r"search\(query\)"):
+        engine.search_batch("red")
+    with pytest.raises(BadInput, match=r"add\(\[item\]\)"):
+        engine.add(Item("blue", text="blue"))
+    with pytest.raises(BadInput, match=r"Query\(image="):
+        engine.search(b"bytes")
+
+
 def test_a_bad_query_is_refused(engine, tmp_path):
     with pytest.raises(BadInput, match="neither image nor text"):
         engine.search("  ")

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from genius.data.images import open_image
 from genius.data.report import Report
-from genius.errors import IndexCorrupt, ModelMismatch, ModelNotFound
+from genius.data.validate import valid_id
+from genius.errors import BadInput, IndexCorrupt, IndexNotFound, ModelMismatch, ModelNotFound
 from genius.ingest.add import add_items
 from genius.ingest.item import THUMBNAIL, thumbnail
 from genius.ingest.result import AddResult
@@ -27,7 +28,7 @@ from genius.store.index import Index
 from genius.store.large_array import CacheDamaged
 from genius.store.records import Record
 from genius.store.stats import stats
-from genius.types import Hit, Item, Modality, Query
+from genius.types import DEFAULT_MODEL, Hit, Item, Modality, Query
 
 ATTEMPTS = 5  # at an answer while others change the index
 
@@ -61,7 +62,7 @@ class Engine:
     def create(
         cls,
         folder: str | Path,
-        model: str | Path | RetrievalModel = "mini",
+        model: str | Path | RetrievalModel = DEFAULT_MODEL,
         *,
         vectors: bool = True,
         device: str = "cpu",
@@ -94,6 +95,34 @@ class Engine:
         except BaseException:
             index.close()
             raise
+
+    @classmethod
+    def open_or_create(
+        cls,
+        folder: str | Path,
+        model: str | Path | RetrievalModel | None = None,
+        *,
+        vectors: bool | None = None,
+        device: str = "cpu",
+    ) -> Engine:
+        """Open the index in `folder`, or make one (for `mini` and with vectors unless told otherwise).
+
+        Raises BadInput if the index that is there does not keep vectors as asked, IndexMismatch if it was
+        made by another model than `model`.
+        """
+        try:
+            engine = cls.open(folder, model=model, device=device)
+        except IndexNotFound:
+            return cls.create(
+                folder, DEFAULT_MODEL if model is None else model, vectors=vectors is not False, device=device
+            )
+        has = engine.index.dim is not None
+        if vectors is not None and vectors != has:
+            engine.close()
+            raise BadInput(
+                f"{folder} was made with{'' if has else 'out'} vectors: use another folder for the other kind"
+            )
+        return engine
 
     def close(self) -> None:
         """Let go of all files."""
@@ -128,6 +157,8 @@ class Engine:
 
         Unchanged items are not encoded again, bad ones are skipped and named in the result's report.
         """
+        if isinstance(items, Item):
+            raise BadInput("add takes several items: call add([item]) for one")
         with self.index.writing():
             pass  # a locked or read-only index is refused before the model is loaded
         model = self.model  # and the model is loaded before writing begins
@@ -136,9 +167,10 @@ class Engine:
             self.index.compact_if_due()
         return added
 
-    def remove(self, ids: Sequence[str]) -> int:
-        """Take items out by id; how many there were."""
-        return self.index.remove(ids)
+    def remove(self, ids: str | Iterable[str]) -> int:
+        """Take items out by id, one or several; how many there were."""
+        every = [ids] if isinstance(ids, str) else ids
+        return self.index.remove([id for id in every if _storable(id)])
 
     def prune(self, source: str, keep: Collection[str]) -> int:
         """Take out what was once read from `source` and is not among the ids to keep; how many there were."""
@@ -194,6 +226,8 @@ class Engine:
         beam: int | None = None,
     ) -> list[SearchResult]:
         """As `search_batch`, with what each search touched and the state of the index that answered."""
+        if isinstance(queries, str | Path | Query):
+            raise BadInput("search_batch answers a list of queries: call search(query) for one")
         options = self._options(k, search, rerank, beam)
         present = self._current().present
         ready = self._ask(queries, want, present)
@@ -243,12 +277,12 @@ class Engine:
 
     def get(self, id: str) -> Record | None:
         """What is stored of an item, without its vector; None if it is not there."""
-        found = self.index.truth.record(id)
+        found = self.index.truth.record(id) if _storable(id) else None
         return None if found is None else found[1]
 
     def thumbnail(self, id: str, side: int = THUMBNAIL) -> bytes | None:
         """A small JPEG of an item's image, made on demand; None if there is no such item or image."""
-        found = self.index.truth.record(id)
+        found = self.index.truth.record(id) if _storable(id) else None
         if found is None:
             return None
         row, record = found
@@ -320,6 +354,15 @@ def load_model(model: str | Path, device: str = "cpu") -> RetrievalModel:
     folder = model_folder(model)
     # a shipped model goes by its name, one's own by a path that holds wherever the index is opened
     return Model.load(model if folder.parent == MODELS else folder.absolute(), device=device)
+
+
+def _storable(id: object) -> bool:
+    """Whether an item can have this id; SQLite cannot even be asked for some others."""
+    try:
+        valid_id(id)
+    except BadInput:
+        return False
+    return True
 
 
 def _hits(ranked: Sequence[ScoredRow], records: dict[int, Record]) -> list[Hit]:

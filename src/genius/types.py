@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     ImageSource = str | Path | bytes | Image
 
+DEFAULT_MODEL = "mini"  # the embedded one
+
 
 class Modality(StrEnum):
     """What an item is made of. The order is the order of the modality codes."""
@@ -85,6 +87,13 @@ class Query:
         """A query from a plain string (text) or a path (image)."""
         if isinstance(query, Query):
             return query
+        if isinstance(query, list | tuple):
+            raise BadInput("search answers one query: call search_batch(queries) for several")
+        if not isinstance(query, str | Path):
+            raise BadInput(
+                f"a query is a text, a path or a Query, not {type(query).__name__}: "
+                "use Query(image=...) for an image in memory"
+            )
         return cls(image=query) if isinstance(query, Path) else cls(text=query)
 
 

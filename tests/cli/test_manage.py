@@ -69,11 +69,19 @@ def test_stats_shows_how_well_codes_tell_items_apart(indexed, tmp_path):
 
 
 def test_remove_counts_what_was_there(indexed):
-    assert indexed("remove", "red.png", "nobody", "red.png").out == "removed 1\n"
-    assert indexed("remove", "red.png").out == "removed 0\n"
+    assert indexed("remove", "red.png", "nobody", "red.png", "--ignore-missing") == (0, "removed 1\n", "")
+    assert indexed("remove", "red.png", "--ignore-missing").out == "removed 0\n"
     assert facts(indexed)["removed"] == 1
     assert indexed("compact").out == "generation 2\n"
     assert facts(indexed)["removed"] == 0 and facts(indexed)["items"] == 10
+
+
+def test_remove_names_what_is_not_there(indexed):
+    done = indexed("remove", "nothere", "red.png", "blue.png", "elsewhere")
+    assert done.code == 2 and done.out == "removed 2\n"
+    assert "'nothere', 'elsewhere'" in done.err and "red.png" not in done.err
+    assert facts(indexed)["items"] == 9
+    assert indexed("remove", "bad\ud800").code == 2  # no item can have such an id
 
 
 def test_check_and_repair(indexed, tmp_path):

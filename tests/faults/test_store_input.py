@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from genius import Item, Modality, Query
-from genius.cli.output import Format, hit_lines
+from genius.cli.output import HitFormat, hit_lines
 from genius.data.folder import read_folder
 from genius.data.report import Report
 from genius.engine import Engine
@@ -107,15 +107,15 @@ def test_odd_names_are_stored_printed_escaped_and_opened_again(engine, tmp_path)
     for hit in hits:
         assert Path(hit.path).exists()  # the true name survives in the store
         assert engine.thumbnail(hit.id) is not None
-    for form in Format:
+    for form in HitFormat:
         printed = list(hit_lines(hits, form))
         text = "\n".join(printed)
         assert "\x1b" not in text and text.encode()  # no escape code, valid UTF-8
-        if form in (Format.PATHS, Format.JSONL):
+        if form in (HitFormat.PATHS, HitFormat.JSONL):
             assert len(printed) == len(names) and all("\n" not in line for line in printed)
-        if form is Format.JSONL:
+        if form is HitFormat.JSONL:
             assert {json.loads(line)["id"] for line in printed} == {hit.id for hit in hits}
-        if form is Format.TREC:
+        if form is HitFormat.TREC:
             assert all(len(line.split()) == 6 for line in printed)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from genius.cli import streams
 from genius.cli.bench import bench, report
 from genius.cli.convert import convert
 from genius.cli.demo import demo
@@ -19,7 +21,7 @@ from genius.cli.plot import plot
 from genius.cli.search import search
 from genius.cli.serve import serve
 from genius.cli.train import train
-from genius.errors import GeniusError
+from genius.errors import BadInput, GeniusError, StorageError
 
 # A new verb is one file in this folder and one entry here.
 VERBS: dict[str, Callable[..., Any]] = {
@@ -53,14 +55,31 @@ app = typer.Typer(
     ),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: short, quick, and the same in a pipe
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 for _name, _function in VERBS.items():
     app.command(_name)(_function)
 
 
+BAD_PATHS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from genius import __version__
+
+        print(f"genius {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
-    """Keeps `genius VERB` a group even with a single verb."""
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of `genius` itself; each verb has its own."""
 
 
 def main() -> None:
@@ -69,15 +88,44 @@ def main() -> None:
     Ctrl-C ends with 130 and SIGTERM with 143, after transactions are rolled back and files let go.
     """
     signal.signal(signal.SIGTERM, _terminated)
-    try:
-        app(prog_name="genius")
-    except GeniusError as error:
-        from genius.data.report import printable
+    streams.guard()
+    code = _exit_code(lambda: app(prog_name="genius"))
+    sys.exit(code or _exit_code(streams.flush))
 
-        print("\n".join(printable(line) for line in f"genius: {error}".split("\n")), file=sys.stderr)
-        sys.exit(error.exit_code)
+
+def _exit_code(work: Callable[[], object]) -> int:
+    """Do the work; the exit code that tells how it ended, the reason on stderr."""
+    try:
+        work()
+    except SystemExit as ended:
+        if isinstance(ended.code, str):
+            streams.complain(ended.code)
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except GeniusError as error:
+        streams.complain(str(error))
+        if isinstance(error, streams.OutputLost):
+            streams.abandon()
+        return error.exit_code
     except KeyboardInterrupt:
-        sys.exit(130)
+        return 130
+    except RecursionError:
+        streams.complain("the input is nested too deeply: flatten it")
+        return BadInput.exit_code
+    except RuntimeError as error:
+        if "home directory" not in str(error):
+            raise
+        streams.complain("there is no home directory: set HOME to a folder that can be written")
+        return BadInput.exit_code
+    except MemoryError:
+        streams.complain("not enough memory: use smaller input, or a machine with more")
+        return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        streams.complain(f"{where}{error.strerror or error}")
+        if isinstance(error, ConnectionError):
+            return 1
+        return BadInput.exit_code if error.errno in BAD_PATHS else StorageError.exit_code
+    return 0
 
 
 def _terminated(number: int, _: object) -> None:

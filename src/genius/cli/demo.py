@@ -37,7 +37,7 @@ def demo(
     serve: Annotated[bool, typer.Option("--serve", help="Serve the search page afterwards.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page.")] = 8000,
 ) -> None:
-    """Index emoji pictures and names, then ask with text, pictures and both; offline, in a minute or two."""
+    """Index and search emoji pictures and names, offline, in a minute."""
     from rich.console import Console
 
     from genius.engine import Engine

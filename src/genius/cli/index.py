@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from genius.cli.output import DEFAULT, Facts, facts_lines, progress, say, say_report
+from genius.cli.output import (
+    DEFAULT_INDEX,
+    Device,
+    SummaryFormat,
+    TargetFolder,
+    progress,
+    say,
+    say_report,
+    summary_lines,
+)
 from genius.errors import BadInput
+from genius.types import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from genius.data.remote import RemotePath
@@ -25,54 +35,55 @@ def index(
         list[str],
         typer.Argument(
             metavar="PATH",
-            help="Folders, images, texts, JSONL, CSV, TSV or Parquet files, tar shards; or URIs of them.",
+            help="Folders, images, texts, tables (JSONL, CSV, Parquet) or tars.",
         ),
     ],
-    to: Annotated[
-        Path,
-        typer.Option(
-            "--to", "--in", envvar="GENIUS_INDEX", help="Folder of the index.", show_default="./genius-index"
-        ),
-    ] = DEFAULT,
+    to: TargetFolder = DEFAULT_INDEX,
     model: Annotated[
-        str | None, typer.Option(help="Name or folder of the model (default: mini, or the one of the index).")
+        str | None, typer.Option(help=f"Name or folder (default: the index's, or {DEFAULT_MODEL}).")
     ] = None,
     prune: Annotated[
         bool, typer.Option("--prune", help="Remove items that the paths no longer have.")
     ] = False,
     exclude: Annotated[
-        list[str] | None, typer.Option(help="Leave out what matches, such as `*.gif`. May be repeated.")
+        list[str] | None, typer.Option(help="Leave out what matches, as `*.gif`; repeatable.")
     ] = None,
     vectors: Annotated[
         bool | None,
-        typer.Option(
-            "--vectors/--no-vectors", help="Keep vectors for exact re-ranking (default); else only codes."
-        ),
+        typer.Option("--vectors/--no-vectors", help="Keep vectors (default), or nothing but codes."),
     ] = None,
-    device: Annotated[str, typer.Option(help="Where the model runs: cpu, cuda.")] = "cpu",
+    device: Device = "cpu",
     cluster: Annotated[
         str | None,
-        typer.Option(
-            metavar="ADDRESS", help="Encode on Ray: `local`, `auto` or host:port. On GPUs where it has any."
-        ),
+        typer.Option(metavar="ADDRESS", help="Encode on Ray: `local`, `auto` or host:port."),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Models on the cluster (default: one per GPU, or processor).")
+        int | None, typer.Option(min=1, help="Models on the cluster (default: per GPU or CPU).")
     ] = None,
     parts: Annotated[
         str | None,
-        typer.Option(help="Folder or URI where workers keep unfinished work (default: the index)."),
+        typer.Option(metavar="FOLDER", help="Where unfinished work is kept (default: index)."),
     ] = None,
-    form: Annotated[Facts, typer.Option("--format", help="How the summary is printed.")] = Facts.TABLE,
+    form: Annotated[
+        SummaryFormat, typer.Option("--format", help="How the summary is printed.")
+    ] = SummaryFormat.TABLE,
 ) -> None:
-    """Add files to an index, or bring it up to date; stopped and run again, it goes on where it was."""
+    """Add files to an index, or bring it up to date.
+
+    Stopped and run again, it goes on where it was.
+    """
     from genius.data.remote import expanded, location
 
     places = [location(name) for path in paths for name in expanded(path)]
     for place in places:
         if isinstance(place, Path) and not place.exists():
             raise BadInput(f"no folder or file at {place}: check the spelling")
-    with _engine(to, model, vectors, device) as engine, engine.index.writing():
+    from genius.engine import Engine
+
+    with (
+        Engine.open_or_create(to, model, vectors=vectors, device=device) as engine,
+        engine.index.writing(),
+    ):
         summary: dict[str, Any] = {"added": 0, "updated": 0, "unchanged": 0, "skipped": 0, "removed": 0}
         try:
             if cluster is None:
@@ -86,30 +97,12 @@ def index(
         if engine.stats()["fresh"] and not engine.stats()["generation"]:
             engine.compact()  # the next search starts from finished arrays
         summary["items"] = engine.stats()["items"]
-    for line in facts_lines(summary, form):
+    for line in summary_lines(summary, form):
         print(line)
     if not any(summary[name] for name in ("added", "updated", "unchanged", "skipped")):
         say(f"there was nothing to index in {', '.join(paths)}: no images, texts or tables")
     if summary["skipped"] and not any(summary[name] for name in ("added", "updated", "unchanged")):
         raise BadInput("none of the files could be used: the reasons are above")
-
-
-def _engine(to: Path, model: str | None, vectors: bool | None, device: str) -> Engine:
-    """The engine of the index in `to`, which is made if it is not there."""
-    from genius.engine import Engine
-    from genius.errors import IndexNotFound
-
-    try:
-        engine = Engine.open(to, model=model, device=device)
-    except IndexNotFound:
-        return Engine.create(to, model or "mini", vectors=vectors is not False, device=device)
-    has = engine.index.dim is not None
-    if vectors is not None and vectors != has:
-        engine.close()
-        raise BadInput(
-            f"{to} was made with{'' if has else 'out'} vectors: use another folder for the other kind"
-        )
-    return engine
 
 
 def _count_in(summary: dict[str, Any], added: AddResult, removed: int) -> None:

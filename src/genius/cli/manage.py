@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from genius.cli.output import DEFAULT, Facts, Folder, facts_lines, say
+from genius.cli.output import DEFAULT_INDEX, IndexFolder, SummaryFormat, TargetFolder, say, summary_lines
 from genius.errors import BadInput, IndexCorrupt
 
 if TYPE_CHECKING:
@@ -19,34 +19,43 @@ if TYPE_CHECKING:
 
 def remove(
     ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of the items.")],
-    folder: Folder = DEFAULT,
+    ignore_missing: Annotated[
+        bool, typer.Option("--ignore-missing", help="Ids that are not there are no error.")
+    ] = False,
+    folder: IndexFolder = DEFAULT_INDEX,
 ) -> None:
-    """Take items out of the index; they are gone at once."""
-    from genius.store.index import Index
+    """Remove items; they are gone at once."""
+    from genius.engine import Engine
 
-    with Index.open(folder) as index:
-        count = index.remove(ids)
+    with Engine.open(folder) as engine, engine.index.writing():
+        missing = [id for id in dict.fromkeys(ids) if engine.get(id) is None]
+        count = engine.remove(ids)
     print(f"removed {count}")
+    if missing and not ignore_missing:
+        some = ", ".join(repr(id) for id in missing[:10]) + (", …" if len(missing) > 10 else "")
+        raise BadInput(f"{len(missing)} of the ids are not in {folder}: {some}")
 
 
 def stats(
-    folder: Folder = DEFAULT,
+    folder: IndexFolder = DEFAULT_INDEX,
     codes: Annotated[
         bool, typer.Option("--codes", help="Also how well the codes tell the items apart, level by level.")
     ] = False,
-    form: Annotated[Facts, typer.Option("--format", help="How the values are printed.")] = Facts.TABLE,
+    form: Annotated[
+        SummaryFormat, typer.Option("--format", help="How the values are printed.")
+    ] = SummaryFormat.TABLE,
 ) -> None:
-    """Say what is in the index, what it takes, and how it is searched by default."""
+    """Show what is in an index, its size and its default search."""
     from genius.engine import Engine
 
     with Engine.open(folder) as engine:
         facts = engine.stats()
         health = _health(engine.index) if codes and facts["items"] else None
-    if form is Facts.JSON and health is not None:
+    if form is SummaryFormat.JSON and health is not None:
         facts["health"] = health.as_dict()
-    for line in facts_lines(facts, form):
+    for line in summary_lines(facts, form):
         print(line)
-    if form is Facts.TABLE and codes:
+    if form is SummaryFormat.TABLE and codes:
         print("\n" + ("\n".join(_health_lines(health)) if health else "no items yet, so no codes"))
 
 
@@ -69,9 +78,9 @@ def check(
     repair: Annotated[
         bool, typer.Option("--repair", help="Save what can be read and build the rest anew.")
     ] = False,
-    folder: Folder = DEFAULT,
+    folder: IndexFolder = DEFAULT_INDEX,
 ) -> None:
-    """Read the whole index and say whether it is sound; exit code 6 if it is not."""
+    """Verify a whole index; exit code 6 if it is damaged."""
     from genius.store import check as checking
 
     if not repair:
@@ -95,8 +104,8 @@ def check(
         print(f"{findings.items} items, nothing wrong")
 
 
-def compact(folder: Folder = DEFAULT) -> None:
-    """Put all changes into a new generation of arrays, so that searches start and run faster."""
+def compact(folder: IndexFolder = DEFAULT_INDEX) -> None:
+    """Merge all changes into new arrays, for faster searches."""
     from genius.store.index import Index
 
     with Index.open(folder) as index:
@@ -107,10 +116,10 @@ def export(
     to: Annotated[
         str, typer.Argument(help="A .jsonl, a .tar (with the images), a URI of either, or - for stdout.")
     ],
-    folder: Folder = DEFAULT,
+    folder: IndexFolder = DEFAULT_INDEX,
     vectors: Annotated[bool, typer.Option(help="Write the vectors, if the index keeps them.")] = True,
 ) -> None:
-    """Write the whole index into one file: JSON lines, or a tar that holds the images too."""
+    """Write an index into one file: JSONL, or a tar with the images."""
     from genius import files
     from genius.data.remote import RemotePath, location
     from genius.store import exporting
@@ -141,17 +150,12 @@ def export(
 
 def import_(
     file: Annotated[str, typer.Argument(help="A .jsonl or .tar, or its URI, that `genius export` wrote.")],
-    to: Annotated[
-        Path,
-        typer.Option(
-            "--to", "--in", envvar="GENIUS_INDEX", help="Folder of the index.", show_default="./genius-index"
-        ),
-    ] = DEFAULT,
+    to: TargetFolder = DEFAULT_INDEX,
     partial: Annotated[
         bool, typer.Option("--partial", help="Take what is there of an export that is not whole.")
     ] = False,
 ) -> None:
-    """Put an exported index into a folder, or add its items to the index that is there."""
+    """Read an exported file into a new index, or into one that is there."""
     from genius.data.remote import RemotePath, location
     from genius.data.report import Report
     from genius.store.importing import import_file

@@ -1,4 +1,4 @@
-"""What the verbs print: results on stdout in one of five forms, progress and reports on stderr."""
+"""What the verbs print, results on stdout, progress and reports on stderr; and the options they share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from genius.types import Hit
 
 
-class Format(StrEnum):
+class HitFormat(StrEnum):
     """How hits are printed."""
 
     TABLE = "table"
@@ -30,18 +30,25 @@ class Format(StrEnum):
     TREC = "trec"
 
 
-class Facts(StrEnum):
-    """How anything but hits is printed."""
+class SummaryFormat(StrEnum):
+    """How named values are printed."""
 
     TABLE = "table"
     JSON = "json"
 
 
-Folder = Annotated[
-    Path,
-    typer.Option("--in", envvar="GENIUS_INDEX", help="Folder of the index.", show_default="./genius-index"),
-]
-DEFAULT = Path("genius-index")
+DEFAULT_INDEX = Path("genius-index")
+
+
+def _index_option(*names: str) -> Any:
+    return typer.Option(
+        *names, envvar="GENIUS_INDEX", help="Folder of the index.", show_default=f"./{DEFAULT_INDEX}"
+    )
+
+
+IndexFolder = Annotated[Path, _index_option("--in")]  # of an index that is read
+TargetFolder = Annotated[Path, _index_option("--to", "--in")]  # of one that is made or added to
+Device = Annotated[str, typer.Option(help="Where the model runs: cpu, cuda.")]
 
 
 def hit_fields(hit: Hit) -> dict[str, Any]:
@@ -62,17 +69,17 @@ def hit_fields(hit: Hit) -> dict[str, Any]:
     return fields | {"meta": dict(hit.meta)}
 
 
-def hit_lines(hits: Sequence[Hit], form: Format, query: str = "1") -> Iterator[str]:
+def hit_lines(hits: Sequence[Hit], form: HitFormat, query: str = "1") -> Iterator[str]:
     """The lines to print for the hits of one query."""
     from genius.data.report import printable
 
-    if form is Format.JSON:
+    if form is HitFormat.JSON:
         yield json.dumps([hit_fields(hit) for hit in hits], indent=2)
-    elif form is Format.JSONL:
+    elif form is HitFormat.JSONL:
         yield from (json.dumps(hit_fields(hit)) for hit in hits)
-    elif form is Format.PATHS:
+    elif form is HitFormat.PATHS:
         yield from (printable(hit.path) for hit in hits if hit.path is not None)
-    elif form is Format.TREC:
+    elif form is HitFormat.TREC:
         # a blank would end the column, so it is written as in a URL
         names = ["%20".join(printable(hit.id).split()) for hit in hits]
         yield from (f"{query} Q0 {n} {h.rank} {h.score:.6f} genius" for n, h in zip(names, hits, strict=True))
@@ -80,11 +87,11 @@ def hit_lines(hits: Sequence[Hit], form: Format, query: str = "1") -> Iterator[s
         yield from _table(hits)
 
 
-def facts_lines(facts: Mapping[str, Any], form: Facts) -> Iterator[str]:
+def summary_lines(facts: Mapping[str, Any], form: SummaryFormat) -> Iterator[str]:
     """The lines to print for named values."""
     from genius.data.report import printable
 
-    if form is Facts.JSON:
+    if form is SummaryFormat.JSON:
         yield json.dumps(facts, indent=2)
         return
     width = max((len(name) for name in facts), default=0)
@@ -109,7 +116,7 @@ def say_report(report: Report) -> None:
 
 @contextmanager
 def progress(total: int | None, what: str) -> Iterator[Callable[[int], None]]:
-    """A bar with rate and remaining time on stderr; gives a function that is told how many are done."""
+    """A bar with rate and remaining time on stderr; yields a function to call with how many are done."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -121,19 +128,21 @@ def progress(total: int | None, what: str) -> Iterator[Callable[[int], None]]:
     )
     from rich.text import Text
 
+    from genius.data.report import printable
+
     class Rate(ProgressColumn):
         def render(self, task: Any) -> Text:
             return Text(f"{task.speed:.1f}/s" if task.speed else "", style="progress.data.speed")
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),  # a file may be called [red]
         BarColumn(),
         MofNCompleteColumn(),
         Rate(),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
+        task = bar.add_task(printable(what), total=total)
         yield lambda done: bar.update(task, completed=done)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from genius.cli.output import DEFAULT, Folder, Format, hit_lines
+from genius.cli.output import DEFAULT_INDEX, Device, HitFormat, IndexFolder, hit_lines
 
 
 class Method(StrEnum):
@@ -29,23 +29,19 @@ class Rerank(StrEnum):
 
 
 def search(
-    text: Annotated[str | None, typer.Argument(help="What to look for.")] = None,
-    image: Annotated[Path | None, typer.Option(help="An image to look for, alone or with the text.")] = None,
-    want: Annotated[
-        str, typer.Option(help="image, text, pair, any, or a sentence that says what is wanted.")
-    ] = "any",
-    k: Annotated[int, typer.Option("-k", help="How many answers.")] = 10,
+    text: Annotated[str | None, typer.Argument(help="What to search for.")] = None,
+    image: Annotated[Path | None, typer.Option(help="An image, alone or with the text.")] = None,
+    want: Annotated[str, typer.Option(help="image, text, pair, any, or an instruction in words.")] = "any",
+    k: Annotated[int, typer.Option("-k", help="How many hits.")] = 10,
     method: Annotated[
         Method | None,
-        typer.Option("--search", help="How to find them (default: what served the model best)."),
+        typer.Option("--search", help="How items are found (default: by model)."),
     ] = None,
-    rerank: Annotated[
-        Rerank | None, typer.Option(help="What orders them (default: vectors, where the index keeps them).")
-    ] = None,
+    rerank: Annotated[Rerank | None, typer.Option(help="What orders items (default: vectors).")] = None,
     beam: Annotated[int | None, typer.Option(help="How many prefixes of codes are followed.")] = None,
-    folder: Folder = DEFAULT,
-    device: Annotated[str, typer.Option(help="Where the model runs: cpu, cuda.")] = "cpu",
-    form: Annotated[Format, typer.Option("--format", help="How the answers are printed.")] = Format.TABLE,
+    folder: IndexFolder = DEFAULT_INDEX,
+    device: Device = "cpu",
+    form: Annotated[HitFormat, typer.Option("--format", help="How hits are printed.")] = HitFormat.TABLE,
 ) -> None:
     """Find images, texts and pairs with a text, an image or both."""
     from genius.engine import Engine

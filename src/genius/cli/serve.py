@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from genius.cli.output import DEFAULT, Folder, say
+from genius.cli.output import DEFAULT_INDEX, Device, IndexFolder, say
 from genius.errors import BadInput
 
 
 def serve(
-    folder: Folder = DEFAULT,
+    folder: IndexFolder = DEFAULT_INDEX,
     host: Annotated[
         str, typer.Option(help="Address to listen on. All but loopback need a key.")
     ] = "127.0.0.1",
@@ -30,7 +30,7 @@ def serve(
     max_hits: Annotated[int, typer.Option(min=1, help="Most hits a search may ask for.")] = 200,
     max_megabytes: Annotated[int, typer.Option(min=1, help="Largest request.")] = 32,
     max_seconds: Annotated[float, typer.Option(min=0.1, help="Longest a search may take.")] = 10.0,
-    device: Annotated[str, typer.Option(help="Where the model runs: cpu, cuda.")] = "cpu",
+    device: Device = "cpu",
     cluster: Annotated[
         str | None,
         typer.Option(metavar="ADDRESS", help="Serve on Ray: `local`, `auto` or host:port of a cluster."),
