@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,13 +52,18 @@ class Searcher:
             decoder = with_precision(decoder, precision).to(device).eval()
         self.decoder = decoder
         self.gpu = device.startswith("cuda")  # programs of fixed shape are used unless options say otherwise
+        self._programs: Programs | None = None
+        self._lock = Lock()
 
-    @cached_property
+    @property
     def programs(self) -> Programs:
-        """The programs of fixed shape, built when first needed."""
-        from genius.search.gpu.programs import Programs
+        """The programs of fixed shape; torch is imported when they are first needed."""
+        with self._lock:
+            if self._programs is None:
+                from genius.search.gpu.programs import Programs
 
-        return Programs(self.codebooks, self.decoder, self.device, self.compiled)
+                self._programs = Programs(self.codebooks, self.decoder, self.device, self.compiled)
+            return self._programs
 
     def search(
         self,
