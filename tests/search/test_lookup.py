@@ -107,20 +107,31 @@ def test_filters_equal_a_smaller_pool(items: int, beam: int, seed: int, stop: in
         assert by_row(trie, batched(trie, rows, beam, **options)) == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_filter_where_the_last_prefix_lacks_the_last_codes() -> None:
-    """The children of the last node of the tree end with the node arrays: nothing is read behind them."""
-    rng = np.random.default_rng(0)
-    sizes = (3, 17, 11, 11)
-    codes = (rng.random((3000, 4)) ** 1.5 * sizes).astype(np.int64)
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 4000),
+    st.integers(1, 50),
+    st.integers(0, 1000),
+    st.sampled_from([None, 1, 2, 3, 4]),
+    st.floats(0, 1),
+    st.booleans(),
+)
+def test_filters_of_dense_pools_equal_a_smaller_pool(
+    items: int, beam: int, seed: int, stop: int | None, share: float, ties: bool
+) -> None:
+    """Where prefixes have many children, tables find the best ones: also of the last prefix of the tree."""
+    sizes, rng = (3, 17, 11, 11), np.random.default_rng(seed)
+    codes = (rng.random((items, 4)) ** 1.5 * sizes).astype(np.int64)
     rows = [rng.normal(size=size).astype(np.float32) for size in sizes]
-    rows[0][2] += 3
-    rows[1][16] += 5
-    rows[2] += np.arange(11, dtype=np.float32)
-    mask = rng.random(3000) < 0.8
-    trie, kept = Trie.build(codes, sizes), np.flatnonzero(mask)
+    if ties:
+        rows = [np.round(row * 2) for row in rows]
+    mask, modalities = rng.random(items) < share, np.array([seed % 2 > 0, seed % 3 > 0, True])
+    trie = Trie.build(codes, sizes)
+    kept = np.flatnonzero(mask & modalities[codes[:, 0]])
     smaller = Trie.build(codes[kept], sizes, kept)
-    found = by_row(trie, lookup(trie, rows, 20, stop=3, allowed=trie.allow(mask)))
-    assert found == pytest.approx(by_row(smaller, lookup(smaller, rows, 20, stop=3)), abs=1e-5)
+    found = lookup(trie, rows, beam, stop=stop, leaves=40, modalities=modalities, allowed=trie.allow(mask))
+    expected = lookup(smaller, rows, beam, stop=stop, leaves=40)
+    assert by_row(trie, found) == pytest.approx(by_row(smaller, expected), abs=1e-5)
 
 
 def test_ends_as_soon_as_few_items_are_left() -> None:
