@@ -70,7 +70,7 @@ def visible(index: Index) -> dict[str, tuple[Any, ...]]:
     settled = np.empty((trie.items, len(trie.sizes)), np.uint16)
     settled[trie.rows(slice(None))] = trie.codes(np.arange(trie.items))
     codes = [*settled[places], *snapshot.delta.codes]
-    vectors = [*snapshot.generation.large["vectors"][places], *snapshot.delta.vectors]
+    vectors = [*snapshot.generation.large["vectors"][places], *snapshot.vectors]
     records = index.truth.records(rows)
     seen = {
         records[row].id: (tuple(code.tolist()), vector.tobytes(), records[row].text)

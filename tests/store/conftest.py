@@ -40,7 +40,7 @@ def contents_of(index: Index) -> dict[str, tuple[tuple[int, ...], bytes]]:
     if large is None:
         vectors = [b""] * len(rows)
     else:
-        delta = [] if snapshot.delta.vectors is None else [*snapshot.delta.vectors]
+        delta = [] if snapshot.vectors is None else [*snapshot.vectors]
         vectors = [row.tobytes() for row in [*large[places], *delta]]
     records = index.truth.records(rows)
     for row, code, vector in zip(rows, codes, vectors, strict=True):

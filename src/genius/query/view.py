@@ -1,8 +1,8 @@
-"""A snapshot of the index made searchable: two segments, their vectors, and samples of each modality.
+"""A snapshot of the index made searchable: its segments, their vectors, and samples of each modality.
 
-Ordinals number the items of a view in the order of their rows: first those of the generation, removed ones
-included, then those of the delta. Everything here is a function of the committed state, never of what the
-process did before, so replicas of one index agree.
+Ordinals number the items of a view in the order of their rows: first those of the generation, then one for
+each row since. Removed items keep theirs, so that no other item's changes. Everything here is a function of
+the committed state, never of what the process did before, so replicas of one index agree.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from genius.query.fresh import FreshRange, Range, fresh_ranges
 from genius.query.modalities import ModalityCounts
 from genius.search.segment import TrieSegment
 from genius.search.trie import Bools, Ints, Trie
@@ -71,21 +72,27 @@ class PoolView:
     def __init__(self, snapshot: Snapshot, sizes: Sequence[int], before: PoolView | None = None) -> None:
         self.snapshot = snapshot
         self.base: GenerationView
+        self.segments: list[TrieSegment]
+        self._ranges: dict[Range, FreshRange]
         if before is not None and before.base.generation is snapshot.generation:
             self.base = before.base
         else:
             self.base = GenerationView(snapshot)
         self.settled = self.base.items
+        self._first = snapshot.generation.last_row + 1  # row with the ordinal `settled`
+        older = before is not None and before.snapshot.change <= snapshot.change
+        kept = before if before is not None and older and before.base is self.base else None
+        self._ranges = fresh_ranges(snapshot, self.settled, sizes, kept._ranges if kept else {})
         self._samples: dict[Modality, ModalitySample] = {}
         self._level_zero: dict[tuple[int, ...], bool] = {}
-        fresh = Trie.build(
-            snapshot.delta.codes, sizes, np.arange(self.settled, self.settled + len(snapshot.delta))
-        )
-        base = self.base.segment
-        self.segments = [
-            base.restricted(snapshot.alive()) if len(snapshot.gone) else base,
-            TrieSegment(fresh),
-        ]
+        self._gone = snapshot.runs.places(snapshot.gone)  # ordinals
+        if kept is not None and np.array_equal(kept._gone, self._gone):
+            settled = kept.segments[0]
+        elif len(self._gone):
+            settled = self.base.segment.without(self.base.trie_positions[self._gone])
+        else:
+            settled = self.base.segment
+        self.segments = [settled, *(fresh.segment for fresh in self._ranges.values())]
 
     def __len__(self) -> int:
         settled = self.segments[0].allowed
@@ -94,7 +101,7 @@ class PoolView:
     @property
     def has_vectors(self) -> bool:
         """Whether the index keeps vectors."""
-        return self.snapshot.delta.vectors is not None
+        return self.snapshot.vectors is not None
 
     @cached_property
     def present(self) -> list[Modality]:
@@ -106,23 +113,26 @@ class PoolView:
         rows = np.empty(len(ordinals), dtype=np.int64)
         old = ordinals < self.settled
         rows[old] = self.snapshot.runs.rows(ordinals[old])
-        rows[~old] = self.snapshot.delta.rows[ordinals[~old] - self.settled]
+        rows[~old] = ordinals[~old] - self.settled + self._first
         return rows
 
     def vectors(self, ordinals: Ints) -> NDArray[np.float16]:
         """Vectors phi, (n, dim); raises CacheDamaged if the cache is not what was written."""
-        assert self.snapshot.delta.vectors is not None
+        assert self.snapshot.vectors is not None
         large = self.snapshot.generation.large["vectors"]
         vectors = np.empty((len(ordinals), large.shape[1]), dtype=np.float16)
         old = ordinals < self.settled
         vectors[old] = large[ordinals[old]]
-        vectors[~old] = self.snapshot.delta.vectors[ordinals[~old] - self.settled]
+        vectors[~old] = self.snapshot.vectors[self._in_delta(ordinals[~old])]
         return vectors
 
     def mask(self, modality: Modality) -> Bools:
         """Which items have this modality, removed ones included, (n,)."""
-        every = np.concatenate([self.base.modality, self.snapshot.delta.modality])
-        return np.asarray(every == MODALITIES.index(modality))
+        kind, delta = MODALITIES.index(modality), self.snapshot.delta
+        mask = np.zeros(self.settled + self.snapshot.through + 1 - self._first, dtype=bool)
+        mask[: self.settled] = self.base.modality == kind
+        mask[self.settled + delta.rows - self._first] = delta.modality == kind
+        return mask
 
     def sample(self, modality: Modality) -> ModalitySample:
         """Items that stand for all of this modality: evenly spread over its rows."""
@@ -142,23 +152,28 @@ class PoolView:
             return False
         codes = tuple(modality_codes[modality] for modality in MODALITIES)
         if codes not in self._level_zero:
-            expected = np.array(codes)[self.snapshot.delta.modality]
-            fresh = _level_zero_is(self.segments[1].trie, expected, self.settled)
-            self._level_zero[codes] = fresh and self.base.level_zero_is(codes)
+            delta = self.snapshot.delta
+            fresh = (delta.codes[:, 0] == np.array(codes)[delta.modality]).all()
+            self._level_zero[codes] = bool(fresh) and self.base.level_zero_is(codes)
         return self._level_zero[codes]
 
     @cached_property
     def _removed(self) -> list[Ints]:
         """For each modality, the ranks in the generation of its removed items, ascending."""
-        gone = np.sort(self.snapshot.runs.places(self.snapshot.gone))
+        gone = np.sort(self._gone)
         kinds = self.base.modalities.of(gone)
         return [self.base.modalities.ranks(kind, gone[kinds == kind]) for kind in range(len(MODALITIES))]
 
     @cached_property
     def _fresh(self) -> list[Ints]:
         """For each modality, the ordinals of its items in the delta."""
-        delta = self.snapshot.delta.modality
-        return [self.settled + np.flatnonzero(delta == kind) for kind in range(len(MODALITIES))]
+        delta = self.snapshot.delta
+        ordinals = self.settled + delta.rows - self._first
+        return [ordinals[delta.modality == kind] for kind in range(len(MODALITIES))]
+
+    def _in_delta(self, ordinals: Ints) -> Ints:
+        """Where in the delta the items with these ordinals are."""
+        return np.searchsorted(self.snapshot.delta.rows, ordinals - self.settled + self._first)
 
     def _count(self, modality: Modality) -> int:
         kind = MODALITIES.index(modality)
@@ -181,15 +196,15 @@ class PoolView:
         codes = np.empty((len(ordinals), len(trie.sizes)), dtype=np.uint16)
         old = ordinals < self.settled
         codes[old] = trie.codes(self.base.trie_positions[ordinals[old]].astype(np.int64))
-        codes[~old] = self.snapshot.delta.codes[ordinals[~old] - self.settled]
+        codes[~old] = self.snapshot.delta.codes[self._in_delta(ordinals[~old])]
         return codes
 
 
-def _level_zero_is(trie: Trie, expected: NDArray[Any], first: int = 0) -> bool:
-    """Whether each item of the trie (ordinals from `first` on) has the code of level 0 that is expected."""
+def _level_zero_is(trie: Trie, expected: NDArray[Any]) -> bool:
+    """Whether each item of the trie has the code of level 0 that is expected at its ordinal."""
     if not trie.items:
         return True
     start, sentinel = int(trie.levels[1]), int(trie.levels[2]) - 1
     counts = np.diff(trie.node_start[start : sentinel + 1])
     codes = np.repeat(trie.node_code[start:sentinel], counts)
-    return bool((codes == expected[trie.rows(slice(None)) - first]).all())
+    return bool((codes == expected[trie.rows(slice(None))]).all())

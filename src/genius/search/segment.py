@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from genius.search.arrays import Bools
 from genius.search.trie import ItemFilter, Trie
@@ -37,3 +40,9 @@ class TrieSegment:
         if self.allowed is not None:
             allowed = ItemFilter.of(allowed.mask & self.allowed.mask)
         return TrieSegment(self.trie, allowed, self._unfiltered)
+
+    def without(self, positions: NDArray[Any]) -> TrieSegment:
+        """The same segment without the items at these positions of the trie."""
+        mask = np.ones(self.trie.items, dtype=bool) if self.allowed is None else self.allowed.mask.copy()
+        mask[positions] = False
+        return TrieSegment(self.trie, ItemFilter.of(mask), self._unfiltered)

@@ -17,6 +17,7 @@ from genius.locks import OrderedLock
 from genius.search.trie import Trie
 from genius.store import generations, schema
 from genius.store.connection import INDEX_FILE, create
+from genius.store.delta import Delta
 from genius.store.generations import AnyArray, Generation, Stream
 from genius.store.large_array import CacheDamaged
 from genius.store.lock import WriterLock
@@ -60,6 +61,7 @@ class Index:
         self._views = OrderedLock("snapshot")
         self._pinned: GenerationRef | None = None  # what the generation in use answers to
         self._snapshot: Snapshot | None = None
+        self._delta: Delta | None = None  # of the generation in use
 
     @classmethod
     def create(
@@ -282,17 +284,26 @@ class Index:
                 generation = self._load(pinned)
                 if before is not None:
                     before.generation.close()
-                before, self._pinned = None, pinned
+                before, self._pinned, self._delta = None, pinned, None
             else:
                 generation = before.generation
             through = self.truth.last_row()
-            gone = self.truth.removed(through)
-            known = before.through if before else generation.last_row
-            parts = [before.delta if before else self._empty()]
-            parts += self.truth.batches(self.levels, self.dim, after=known, through=through)
-            delta = RecordBatch.join(parts)
-            delta = delta.take(np.isin(delta.rows, gone, invert=True))
-            return Snapshot(state, generation, gone, delta, through)
+            removed = self.truth.removed_digest()
+            known = before is not None and before.removed == removed
+            gone = before.gone if before is not None and known else self.truth.removed(through)
+            fresh, vectors = self._grown_delta(generation.last_row, through).without(gone)
+            return Snapshot(state, generation, removed, gone, fresh, vectors, through)
+
+    def _grown_delta(self, after: int, through: int) -> Delta:
+        """The rows after the generation's last, with those that have come since the last look."""
+        delta, self._delta = self._delta, None  # a failure on the way must not leave half of them
+        if delta is None:
+            delta = Delta(after, self.levels, self.dim)
+        for batch in self.truth.batches(self.levels, self.dim, after=delta.through, through=through):
+            delta.append(batch)
+        delta.through = through
+        self._delta = delta
+        return delta
 
     def _state(self) -> tuple[tuple[int, int], int]:
         """What tells two states of the truth apart: the file and the number of its last change."""
@@ -309,9 +320,10 @@ class Index:
         with self.truth.reading():
             through = self.truth.last_row()
             generation = self._in_memory(through)
+            self._delta = delta = Delta(through, self.levels, self.dim)
+            gone, removed = self.truth.removed(through), self.truth.removed_digest()
             state = (self.truth.identity, -1)
-            gone = self.truth.removed(through)
-            self._snapshot = Snapshot(state, generation, gone, self._empty(), through)
+            self._snapshot = Snapshot(state, generation, removed, gone, *delta.without(gone), through)
             self._pinned = self.pinned()
 
     def _in_memory(self, through: int) -> Generation:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from genius.store.delta import SelectedRows
 from genius.store.generations import AnyArray, Generation
 from genius.store.records import RecordBatch, RowRuns, Rows, unpack_modality
 
@@ -26,8 +27,10 @@ class Snapshot:
 
     state: tuple[tuple[int, int], int]  # device and inode of the truth, and the number of its last change
     generation: Generation
+    removed: tuple[int, int]  # what tells two sets of removed rows apart
     gone: Rows  # rows that are removed, ascending
-    delta: RecordBatch
+    delta: RecordBatch  # rows since the generation that are not removed, without vectors
+    vectors: SelectedRows | None  # those of the delta
     through: int  # rows up to here are accounted for
 
     @property

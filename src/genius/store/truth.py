@@ -296,9 +296,14 @@ class Truth:
         """Rows up to `through` that are gone, ascending; raises IndexCorrupt if one is lost or changed."""
         with self.reading():
             rows = self._removed_rows()
-            if rows_digest(rows) != tuple(self._get("removed")):
+            if rows_digest(rows) != self.removed_digest():
                 raise corrupt(self.file, "its list of removed rows fails its checksum")
         return np.sort(rows[rows <= through])
+
+    def removed_digest(self) -> tuple[int, int]:
+        """How many rows are gone, and a number that changes with them."""
+        count, digest = self._get("removed")
+        return count, digest
 
     def _removed_rows(self) -> Rows:
         with self._use():
