@@ -1,4 +1,4 @@
-"""genius: universal multimodal search that generates the identifiers of its answers."""
+"""genius: search images, texts and image-text pairs with any of them."""
 
 from __future__ import annotations
 

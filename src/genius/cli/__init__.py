@@ -46,7 +46,7 @@ VERBS: dict[str, Callable[..., Any]] = {
 
 app = typer.Typer(
     name="genius",
-    help="Search pictures, texts and pairs of both by generating the identifiers of the answers.",
+    help="Search images, texts and image-text pairs with any of them.",
     epilog=(
         "Exit codes: 0 done; 1 anything not named here; 2 bad input or option; 3 model missing or unfit; "
         "4 an extra is not installed; "
