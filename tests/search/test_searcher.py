@@ -222,8 +222,6 @@ def test_bad_input_is_named(world: World) -> None:
         SearchOptions("magic")  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="re-ranking"):
         SearchOptions(rerank="magic")  # type: ignore[arg-type]
-    with pytest.raises(BadInput, match="at least 1"):
-        SearchOptions(beam=0)
     with pytest.raises(BadInput, match="NaN"):
         world.searcher.search(pool, world.z * np.nan, SearchOptions())
     with pytest.raises(BadInput, match="width 12"):
@@ -241,6 +239,31 @@ def test_bad_input_is_named(world: World) -> None:
         world.searcher.search(
             pool, world.z, SearchOptions(rerank="vectors"), phi=world.phi[:, :7], fetch=world.vectors
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("beam", 0, "at least 1"),
+        ("beam", None, "whole number"),
+        ("beam", "50", "beam '50': must be a whole number"),
+        ("beam", 2.5, "whole number"),
+        ("k", -1, "at least 1"),
+        ("stop", -1, "at least 0"),
+        ("leaves", -1, "at least 0"),
+        ("reranked", 1.0, "whole number"),
+        ("weight", float("nan"), "finite"),
+        ("fusion", "much", "finite"),
+        ("stop", np.int64(3), None),
+        ("fusion", 1, None),
+    ],
+)
+def test_options_are_numbers_in_their_range(name: str, value: Any, message: str | None) -> None:
+    if message is None:
+        SearchOptions(**{name: value})
+        return
+    with pytest.raises(BadInput, match=message):
+        SearchOptions(**{name: value})
 
 
 def test_lookup_does_not_import_torch() -> None:

@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
+
+import numpy as np
 
 from genius.errors import BadInput
 
@@ -34,5 +37,13 @@ class SearchOptions:
             raise BadInput(f"unknown search {self.method!r}: use generate, lookup or both")
         if self.rerank not in ("none", "codes", "vectors"):
             raise BadInput(f"unknown re-ranking {self.rerank!r}: use none, codes or vectors")
-        if self.beam < 1 or self.k < 1:
-            raise BadInput(f"beam {self.beam} and k {self.k}: both must be at least 1")
+        for name, least in (("beam", 1), ("k", 1), ("stop", 0), ("leaves", 0), ("reranked", 0)):
+            value = getattr(self, name)
+            if value is None and name not in ("beam", "k"):
+                continue
+            if not isinstance(value, (int, np.integer)) or value < least:
+                raise BadInput(f"{name} {value!r}: must be a whole number, at least {least}")
+        for name in ("weight", "fusion"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float, np.number)) or not math.isfinite(value):
+                raise BadInput(f"{name} {value!r}: must be a finite number")
