@@ -12,7 +12,7 @@ from scipy.stats import spearmanr
 from genius.config import load_recipe
 from genius.data.base import Row
 from genius.errors import BadInput, TrainingStopped
-from genius.evaluate.ablations import LARGE, SYSTEMS, AblationRunner, choose_variants, merge, variants_of
+from genius.evaluate.ablations import LARGE, SYSTEMS, AblationRunner, choose_variants, variants_of
 from genius.evaluate.protocol import match_qrels, row_metrics
 from genius.evaluate.report.ablations import _rank_correlation, ablation_table, agreement
 from genius.evaluate.results import Entry, Results
@@ -172,25 +172,22 @@ def test_agreement_is_said_by_table_and_decoders_are_compared_with_each_other(tm
     assert "decoders compared with t5-small size: t5-base +12.0 (paper +0.7)" in said
 
 
-def test_parts_of_the_work_are_put_together(tmp_path):
-    def part(names: str, hits: dict[str, int], folder: str, *overrides: str):
-        wanted = choose_variants(names, VARIANTS)
-        return Bench(hits).run(wanted, tmp_path / folder, overrides=overrides)
+def test_parts_of_the_work_are_collected_from_one_folder(tmp_path):
+    hits = {"base": 30, "hard-targets": 20, "no-fusion": 25, "beam 1": 5}
+    for part in ("hard targets", "no fusion"):  # as two processes would
+        Bench(hits).run(choose_variants(part, VARIANTS), tmp_path)
+    last = Bench(hits)
+    whole = last.run(choose_variants("hard targets, no fusion, beam 1", VARIANTS), tmp_path)
+    assert last.trained == []
+    effects = {v["name"]: v["effects"]["genius"]["difference"] for v in whole["variants"]}
+    assert effects == pytest.approx({"hard targets": -0.2, "no fusion": -0.1, "beam 1": -0.5})
 
-    one = part("hard targets, beam 1", {"base": 30, "hard-targets": 20, "beam 1": 5}, "a")
-    two = part("no fusion, beam 1", {"base": 30, "no-fusion": 25, "beam 1": 4}, "a")
-    other = part("no agreement loss", {"base": 40, "no-agreement-loss": 30}, "b")
-    whole = merge([one, two, other])
-    names = ["hard targets", "beam 1", "no fusion", "no agreement loss"]
-    assert [variant["name"] for variant in whole["variants"]] == names
-    assert whole["variants"][1] == one["variants"][1]  # the first that has it
-    assert whole["variants"][3]["base"] == other["base"] and "base" not in whole["variants"][2]
-    (note,) = [line for line in ablation_table(whole).notes if "trained again" in line]
+
+def test_a_base_that_was_trained_again_is_noted(tmp_path):
+    outcome = Bench({"base": 40}).run(choose_variants("no agreement loss", VARIANTS), tmp_path)
+    outcome["variants"][0]["base"] = outcome["base"]
+    (note,) = [line for line in ablation_table(outcome).notes if "trained again" in line]
     assert note.startswith("no agreement loss: its base") and note.endswith("80.0 and 80.0")
-    with pytest.raises(BadInput, match="different recipes"):
-        merge([one, part("hard targets", {}, "c", "quantizer.codes=64")])
-    with pytest.raises(BadInput, match="setting is"):
-        merge([one, {**two, "setting": "local"}])
 
 
 def test_rank_correlation_equals_scipys():

@@ -90,14 +90,6 @@ def test_a_decoder_plugs_in_and_scores_are_log_probabilities(world):
     assert all(len(set(row)) == 10 for row in found.rows.tolist())
 
 
-def test_telling_the_modality_restricts_the_answers(world):
-    books, pool, queries, _ = world
-    system = CodeSearch("x", books, SearchOptions("lookup", beam=50), tell_modality=True)
-    system.index(pool)
-    found = system.search(queries, 5)
-    assert (pool.modality[found.rows] == queries.want[:, None]).all()
-
-
 def test_settings_tell_systems_apart(world):
     books = world[0]
     one = CodeSearch("x", books, SearchOptions("lookup", beam=50))

@@ -78,9 +78,7 @@ def test_several_instructions_are_averaged_per_query():
 
 def test_faults_found_elsewhere_are_kept():
     matched = match_qrels(COCO, ["q1"], {"q1": {"9:0": 1}}, POOL)
-    row = row_metrics(
-        COCO, "local", "x", matched, [np.array([[0]])], 6, Faults(unreadable_items=3, unjudged=9)
-    )
+    row = row_metrics(COCO, "local", "x", matched, [np.array([[0]])], 6, Faults(unreadable_items=3))
     assert row.faults == Faults(unreadable_items=3)
     assert row.as_json()["faults"] == {"unreadable_items": 3}
 

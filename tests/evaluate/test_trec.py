@@ -68,10 +68,10 @@ def test_ids_with_blanks_are_refused_and_nothing_is_left_behind(tmp_path):
 
 def test_matching_keeps_places_and_counts_what_does_not_fit():
     run = {"1": [("a", 3.0), ("strange", 2.0), ("b", 1.0)], "9": [("a", 1.0)]}
-    matched = match_run(run, ["1", "2"], ["b", "a"], depth=4)
-    assert matched.ranked.tolist() == [[1, 3, 0, NO_ITEM], [NO_ITEM] * 4]
-    assert (matched.unanswered, matched.foreign_queries, matched.foreign_items) == (1, 1, 1)
-    assert np.issubdtype(matched.ranked.dtype, np.integer)
+    ranked, faults = match_run(run, ["1", "2"], ["b", "a"], depth=4)
+    assert ranked.tolist() == [[1, 3, 0, NO_ITEM], [NO_ITEM] * 4]
+    assert (faults.unanswered, faults.foreign_queries, faults.foreign_items) == (1, 1, 1)
+    assert np.issubdtype(ranked.dtype, np.integer)
 
 
 def test_a_run_of_another_dataset_is_refused():

@@ -3,7 +3,8 @@
 Variants differ from the base recipe in a value or two; all share the encoder and its cached embeddings, and
 those that change the decoder only share the base's quantizer. Beams need no training. The paper's effects
 stand beside ours: data and sizes differ, so signs and order can be compared, levels cannot. Whatever was
-trained or evaluated before is not done again, and the outcome is saved after each variant.
+trained or evaluated before is not done again, and the outcome is saved after each variant: several processes
+may train different variants in one folder, and a last run over all of them collects their effects.
 """
 
 from __future__ import annotations
@@ -243,27 +244,3 @@ def _averaged(results: Sequence[Results], system: str) -> dict[Row, RowMetrics]:
         )
         for row, metrics in runs[0].items()
     }
-
-
-def merge(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Outcomes of processes that shared the variants, as one; of a variant in several, the first counts.
-
-    A variant keeps the base it was compared with where that was trained again: `base` beside its effects.
-    """
-    first = outcomes[0]
-    for other in outcomes[1:]:
-        for what in ("setting", "split", "data", "limit", "seeds"):
-            if other[what] != first[what]:
-                raise BadInput(f"ablations of different runs: {what} is {first[what]} and {other[what]}")
-        if _without_paths(other["recipe"]) != _without_paths(first["recipe"]):
-            raise BadInput("ablations of different recipes cannot be merged: run them with one recipe")
-    found: dict[str, Any] = {}
-    for outcome in outcomes:
-        own = {} if outcome["base"] == first["base"] else {"base": outcome["base"]}
-        for variant in outcome["variants"]:
-            found.setdefault(variant["name"], {**variant, **own})
-    return {**first, "variants": list(found.values())}
-
-
-def _without_paths(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    return {**recipe, "data": {k: v for k, v in recipe["data"].items() if k not in ("root", "features")}}

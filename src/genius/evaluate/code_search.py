@@ -28,7 +28,6 @@ class CodeSearch:
     """Search over codes with given options.
 
     Vectors for re-ranking are kept as float16, as the store keeps them, and are counted with the trie.
-    `tell_modality` passes the wanted modality, which the protocol leaves to be read off the instruction.
     """
 
     def __init__(
@@ -38,13 +37,11 @@ class CodeSearch:
         options: SearchOptions,
         decoder: Decoder | None = None,
         device: str = "cpu",
-        tell_modality: bool = False,
         precision: str = "float32",
     ) -> None:
         self.name = name
-        self._options, self._tell = options, tell_modality
+        self._options = options
         self._about = {
-            "tell_modality": tell_modality,
             "device": device,
             "decoder": "" if decoder is None else fingerprint_tensors(decoder.state_dict()),
             **({"precision": precision} if precision != "float32" else {}),
@@ -76,12 +73,10 @@ class CodeSearch:
         options = replace(self._options, k=min(k, self._options.beam))  # a search widens its beam to k
         for start in range(0, len(queries), SEARCH_BATCH):
             part = slice(start, min(start + SEARCH_BATCH, len(queries)))
-            wanted = np.arange(self._sizes[0]) == queries.want[part, None] if self._tell else None
             answers = self._searcher.search(
                 self._segments,
                 queries.z[part],
                 options,
-                modalities=wanted,
                 phi=queries.phi[part],
                 fetch=self._vectors,
             )

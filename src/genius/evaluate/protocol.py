@@ -8,7 +8,7 @@ lacks) counts as a miss and is reported beside the metrics.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -50,6 +50,9 @@ class Faults:
     foreign_queries: int = 0
     foreign_items: int = 0
 
+    def __add__(self, other: Faults) -> Faults:
+        return Faults(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
     def lines(self) -> list[str]:
         """One line for each count above 0."""
         return [f"{count:,} {text}" for name, text in _FAULT_TEXTS.items() if (count := getattr(self, name))]
@@ -72,9 +75,7 @@ class RowQrels:
     """The qrels of a row on the rows of a pool, and what of them the pool lacks."""
 
     qrels: Qrels
-    absent_positives: int
-    unanswerable: int
-    unjudged: int
+    faults: Faults
 
 
 def match_qrels(
@@ -107,7 +108,8 @@ def match_qrels(
             f"{row}: the pool of {len(row_of)} items holds none of the {len(absent)} relevant ones; "
             "the pool and the qrels are of different datasets or splits"
         )
-    return RowQrels(Qrels.of(gains), len(absent), unanswerable, unjudged)
+    faults = Faults(unjudged=unjudged, absent_positives=len(absent), unanswerable=unanswerable)
+    return RowQrels(Qrels.of(gains), faults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,19 +167,17 @@ def row_metrics(
     pool_items: int,
     faults: Faults | None = None,
 ) -> RowMetrics:
-    """The metrics of ranked lists (queries, depth); several arrays (instructions, seeds) are averaged."""
+    """The metrics of ranked lists (queries, depth); several arrays (instructions, seeds) are averaged.
+
+    `faults` are added to those of the qrels.
+    """
     if setting not in SETTINGS:
         raise BadInput(f"unknown setting {setting!r}: choose local or universal")
     counts = matched.qrels.relevant() > 0
     measured = [_measure(grade(ranked[:, :DEPTH], matched.qrels)) for ranked in lists]
     values = {name: np.mean([each[name] for each in measured], axis=0)[counts] for name in METRICS}
-    all_faults = replace(
-        faults or Faults(),
-        unjudged=matched.unjudged,
-        absent_positives=matched.absent_positives,
-        unanswerable=matched.unanswerable,
-    )
-    return RowMetrics(row, setting, system, pool_items, all_faults, values)
+    both = matched.faults + (faults or Faults())
+    return RowMetrics(row, setting, system, pool_items, both, values)
 
 
 def _measure(graded: Graded) -> dict[str, Floats]:

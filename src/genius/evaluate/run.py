@@ -25,7 +25,7 @@ from genius.evaluate.embeddings import EmbeddingModel, Floats, available_memory
 from genius.evaluate.evaluator import Evaluator
 from genius.evaluate.inputs import Progress
 from genius.evaluate.options import EvalOptions, Workspace
-from genius.evaluate.protocol import DEPTH, Faults, match_qrels, row_metrics
+from genius.evaluate.protocol import DEPTH, match_qrels, row_metrics
 from genius.evaluate.results import Entry, Results
 from genius.evaluate.systems import GENERATIVE, SearchModel, SystemContext, make_systems, system_names
 from genius.evaluate.trec import Run, match_run, read_run
@@ -223,16 +223,11 @@ def score_runs(dataset: Dataset, files: Sequence[Path], *, setting: str, split: 
         if pool_row not in pools:
             pools[pool_row] = [item.id for item in dataset.pool(split, pool_row)]
         pool = pools[pool_row]
-        run_rows = match_run(run, rows[row], pool, DEPTH)
-        faults = Faults(
-            unanswered=run_rows.unanswered,
-            foreign_queries=run_rows.foreign_queries,
-            foreign_items=run_rows.foreign_items,
-        )
+        ranked, faults = match_run(run, rows[row], pool, DEPTH)
         row_of = {item: number for number, item in enumerate(pool)}
         matched = match_qrels(row, rows[row], dataset.qrels(split, row), row_of)
         system = file.stem.rpartition(".")[2] or file.stem  # of mscoco_task0_test_local.exact.trec
-        metrics = row_metrics(row, setting, system, matched, [run_rows.ranked], len(pool), faults)
+        metrics = row_metrics(row, setting, system, matched, [ranked], len(pool), faults)
         entries.append(Entry(metrics, "", "", "", 0.0, 0.0))
     return Results(
         setting=setting, split=split, data=data, model="run files", fingerprint="", entries=entries,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from genius.errors import BadData, BadInput
 from genius.evaluate.metrics import NO_ITEM
+from genius.evaluate.protocol import Faults
 from genius.files import storage_errors, write_file
 
 Run = dict[str, list[tuple[str, float]]]  # query id -> (item id, score), best first
@@ -60,21 +60,13 @@ def write_run(file: Path, run: Mapping[str, Sequence[tuple[str, float]]], tag: s
     write_file(file, ["".join(lines).encode()])
 
 
-@dataclass(frozen=True, slots=True)
-class MatchedRun:
-    """A run on the rows of a pool, and what of it did not fit."""
+def match_run(
+    run: Run, queries: Sequence[str], pool: Sequence[str], depth: int
+) -> tuple[NDArray[np.int64], Faults]:
+    """The first `depth` items of each query as pool rows (queries, depth), and what of the run did not fit.
 
-    ranked: NDArray[np.int64]  # (queries, depth)
-    unanswered: int  # queries of the dataset that the run does not have; they count as misses
-    foreign_queries: int  # queries of the run that the dataset does not have; left out
-    foreign_items: int  # positions whose item is not in the pool; they stay and count as wrong
-
-
-def match_run(run: Run, queries: Sequence[str], pool: Sequence[str], depth: int) -> MatchedRun:
-    """The first `depth` items of each query as pool rows; refused when the run is of another dataset.
-
-    An item that the pool lacks keeps its position (a number past the pool's end): dropping it would move the
-    items behind it up.
+    Refused when the run is of another dataset. An item that the pool lacks keeps its position (a number past
+    the pool's end): dropping it would move the items behind it up.
     """
     row_of = {item: row for row, item in enumerate(pool)}
     known = [query for query in queries if query in run]
@@ -93,7 +85,8 @@ def match_run(run: Run, queries: Sequence[str], pool: Sequence[str], depth: int)
             f"none of the run's items is in the pool of {len(pool)}: it was made with another pool"
         )
     extra = len(run.keys() - set(queries))
-    return MatchedRun(ranked, len(queries) - len(known), extra, foreign)
+    unanswered = len(queries) - len(known)
+    return ranked, Faults(unanswered=unanswered, foreign_queries=extra, foreign_items=foreign)
 
 
 def _columns(file: Path) -> Iterator[tuple[int, list[str]]]:
