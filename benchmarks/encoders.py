@@ -52,13 +52,13 @@ def clip_base(folder: Path) -> Encoder:
     config = CLIPConfig(vision_config={"patch_size": 16})
     torch.manual_seed(0)
     CLIPModel(config).save_pretrained(folder)
-    pieces = {
+    token_ids = {
         "<pad>": 0,
         "<start>": 49406,
         "<end>": 49407,
         **{word: row for row, word in enumerate(WORDS, 1)},
     }
-    tokenizer = Tokenizer(WordLevel(pieces, unk_token="<pad>"))
+    tokenizer = Tokenizer(WordLevel(token_ids, unk_token="<pad>"))
     tokenizer.pre_tokenizer = Whitespace()
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

@@ -31,7 +31,7 @@ from genius.encode.mini.encoder import MiniEncoder
 from genius.encode.mini.encoder import load as load_mini
 from genius.encode.mini.heads import Heads, train_heads
 from genius.encode.precomputed import read_vectors
-from genius.encode.train import fused
+from genius.encode.train import fuse_towers
 from genius.pipeline.validation import hit_rates
 
 WHEELS = Path("runs/wheels")
@@ -57,8 +57,8 @@ def text_features(encoder: MiniEncoder, texts: list[str], folder: Path) -> Tenso
         with torch.inference_mode():
             for begin in range(0, len(order), 64):
                 rows = order[begin : begin + 64]
-                pieces = encoder.prepare_texts([texts[row] for row in rows])
-                found[rows] = encoder.module.text.features(pieces).numpy()
+                token_ids = encoder.prepare_texts([texts[row] for row in rows])
+                found[rows] = encoder.module.text.features(token_ids).numpy()
         np.save(file, found)
     return torch.from_numpy(np.load(file)).float()
 
@@ -120,7 +120,9 @@ def mini_embedder(data: TrainingSet):  # type: ignore[no-untyped-def]
         for begin in range(0, len(data.images), 256)
     ]))  # fmt: skip
     texts = torch.from_numpy(encoder.encode_texts(list(data.texts)))
-    return lambda image_rows, text_rows: fused(image_rows, text_rows, images.__getitem__, texts.__getitem__)
+    return lambda image_rows, text_rows: fuse_towers(
+        image_rows, text_rows, images.__getitem__, texts.__getitem__
+    )
 
 
 if __name__ == "__main__":

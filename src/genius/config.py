@@ -71,12 +71,12 @@ class EncoderTrainingConfig(ConfigTable):
     balance: float = Field(default=1.0, ge=0, le=1)  # tasks are drawn by size ** balance
     default_instructions: bool = True  # the product's own sentences are one more instruction
     image_rate: float = Field(default=1.0, ge=0)  # factor on the rate for the image tower
-    smallest_view: float = Field(default=1.0, gt=0, le=1)  # share of a picture that a random view keeps
+    smallest_view: float = Field(default=1.0, gt=0, le=1)  # share of an image that a random crop keeps
     colour: float = Field(default=0.0, ge=0, lt=1)  # random change of brightness, contrast, saturation
-    resident: bool = False  # all pictures decoded on the device
-    heads_only: bool = False  # of mini: what its towers see is computed once, only the heads learn
+    resident: bool = False  # all images decoded once and kept on the device
+    heads_only: bool = False  # of mini: train only the heads, on features computed once
     heads_dropout: float = Field(default=0.2, ge=0, lt=1)  # of those heads
-    teacher_weight: float = Field(default=0.0, ge=0)  # with a distillation: stay near the teacher
+    teacher_weight: float = Field(default=0.0, ge=0)  # of the distance to the teacher of a distillation
 
 
 class StartConfig(ConfigTable):
@@ -91,7 +91,7 @@ class StartConfig(ConfigTable):
 
 
 class DistillationConfig(ConfigTable):
-    """A start towards CLIP: the text tower is aligned to a CLIP image tower, which the image tower learns."""
+    """Distillation of CLIP: the text tower is aligned to a CLIP image tower, then the image tower."""
 
     teacher: str  # CLIP ViT-B/16's image tower, a wheel of the package index
     alignment: OptimiserConfig

@@ -1,7 +1,7 @@
-"""A whole model: encoder, quantizer and decoder out of one folder, with the values it was chosen with.
+"""A model folder: encoder, quantizer and decoder, with the search settings chosen on val.
 
 model.toml              which encoder, the shapes, the search settings chosen on val
-encoder.safetensors …   the encoder, where it is `mini` or trained with it; others are named by their source
+encoder.safetensors …   the encoder, if it is `mini` or was trained here; others are named by their source
 quantizer.safetensors   fusion and codebooks
 decoder.safetensors     the decoder
 """
@@ -54,13 +54,13 @@ def read_settings(name: str | Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Model:
-    """Everything between a picture or text and its codes."""
+    """Everything between an image or text and its codes."""
 
     name: str
     fingerprint: str  # of all that decides vectors and codes
     encoder: Encoder | FusingEncoder
     quantizer: Quantizer
-    given: Decoder | partial[Decoder] | None  # the decoder, or how to read it
+    lazy_decoder: Decoder | partial[Decoder] | None  # the decoder, or the call that loads it
     search_defaults: Mapping[str, Any]  # chosen on val: method, beam, weights
 
     @classmethod
@@ -76,10 +76,10 @@ class Model:
             encoder = load_encoder(kind, source, device)
             quantizer = load_quantizer(folder, settings["quantizer"], device)
             decoder = settings.get("decoder")
-            _refuse_strangers(folder, encoder, quantizer, decoder)
+            _check_parts_fit(folder, encoder, quantizer, decoder)
         except (KeyError, TypeError) as error:
             raise invalid(folder / SETTINGS, error) from None
-        # not the decoder: stored codes do not depend on it
+        # without the decoder: stored codes do not depend on it
         digest = hashlib.blake2b(encoder.fingerprint.encode(), digest_size=8)
         digest.update(json.dumps(quantizer.shape()).encode())
         digest.update((folder / QUANTIZER).read_bytes())
@@ -88,14 +88,14 @@ class Model:
             fingerprint=digest.hexdigest(),
             encoder=encoder,
             quantizer=quantizer,
-            given=None if decoder is None else partial(_read_decoder, folder, decoder, device),
+            lazy_decoder=None if decoder is None else partial(_load_decoder, folder, decoder, device),
             search_defaults=settings.get("search", {}),
         )
 
     @cached_property
     def decoder(self) -> Decoder | None:
-        """The decoder, read when somebody first asks for it: a lookup never does."""
-        return self.given() if isinstance(self.given, partial) else self.given
+        """The decoder, loaded on first use; lookup search never uses it."""
+        return self.lazy_decoder() if isinstance(self.lazy_decoder, partial) else self.lazy_decoder
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -130,15 +130,15 @@ class Model:
         self, images: Sequence[Image | None], texts: Sequence[str | None], instructions: Sequence[str]
     ) -> Parts:
         """Vectors of queries; each text follows its instruction."""
-        asked = [query_text(way, text) for way, text in zip(instructions, texts, strict=True)]
-        return encode_parts(self.encoder, images, asked)
+        full_texts = [query_text(*pair) for pair in zip(instructions, texts, strict=True)]
+        return encode_parts(self.encoder, images, full_texts)
 
     def phi(self, parts: Parts) -> Array:
-        """What exact search and re-ranking with vectors compare, (n, dim)."""
+        """The fused embedding that exact search and re-ranking compare, (n, dim)."""
         return parts.phi()
 
     def z(self, parts: Parts) -> Array:
-        """What is quantized and what the decoder reads, (n, dim)."""
+        """The fusion's output, which is quantized and read by the decoder, (n, dim)."""
         return self.quantizer.z_of(parts.image, parts.text)
 
     def codes(self, parts: Parts, modalities: Sequence[Modality]) -> NDArray[np.uint16]:
@@ -147,13 +147,13 @@ class Model:
         return self.quantizer.codes_of(self.z(parts), rows)
 
 
-def _refuse_strangers(
+def _check_parts_fit(
     folder: Path,
     encoder: Encoder | FusingEncoder,
     quantizer: Quantizer,
     decoder: Mapping[str, Any] | None,
 ) -> None:
-    """Raise ModelMismatch for parts that were not made for each other; of the decoder, its table is seen."""
+    """Raise ModelMismatch if the parts do not fit together; of the decoder, only its config is checked."""
     if encoder.dim != quantizer.dim:
         raise ModelMismatch(
             f"{folder}: the encoder's vectors have width {encoder.dim}, the quantizer wants {quantizer.dim}: "
@@ -168,7 +168,7 @@ def _refuse_strangers(
     check_readable(folder / DECODER)
 
 
-def _read_decoder(folder: Path, table: Mapping[str, Any], device: str) -> Decoder:
+def _load_decoder(folder: Path, table: Mapping[str, Any], device: str) -> Decoder:
     from genius.decode.weights import load_decoder
 
     return load_decoder(folder, table).to(device).eval()

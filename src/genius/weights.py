@@ -101,7 +101,7 @@ def save_weights(
 
 
 class _Unfilled(TorchFunctionMode):
-    """`torch.nn.init` does nothing inside."""
+    """Inside this mode, `torch.nn.init` does nothing."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(function, "__module__", None) == nn.init.__name__:
@@ -111,9 +111,9 @@ class _Unfilled(TorchFunctionMode):
 
 @contextmanager
 def shapes_only() -> Iterator[None]:
-    """Modules made inside have shapes and no values: stored ones will take their place.
+    """Modules made inside have shapes and no values: `load_state_dict(assign=True)` fills them.
 
-    Without the second mode, drawing first values that nobody will see imports torch's compiler: a second.
+    Without the second mode, initialising on the meta device imports torch's compiler, which takes a second.
     """
     with torch.device("meta"), _Unfilled():
         yield
@@ -140,13 +140,11 @@ def refuse_not_finite(tensors: Mapping[str, Tensor], where: str) -> None:
     """Raise ModelMismatch naming every tensor that holds NaN or Inf."""
     bad = sorted(name for name, tensor in tensors.items() if not _is_finite(tensor))
     if bad:
-        raise ModelMismatch(
-            f"{where} NaN or Inf in {', '.join(bad)}: the weights are spoilt, go back to earlier ones"
-        )
+        raise ModelMismatch(f"{where} NaN or Inf in {', '.join(bad)}: go back to earlier weights")
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    """Whether no entry is NaN or Inf; NumPy is quicker at it and waits for no threads on a busy machine."""
+    """Whether no entry is NaN or Inf; by NumPy where possible, which is faster for small tensors."""
     if not tensor.is_floating_point():
         return True
     if tensor.device.type == "cpu" and tensor.dtype is not torch.bfloat16:
@@ -255,7 +253,7 @@ def read_pickled_weights(file: Path) -> dict[str, Tensor]:
         )
     strange = sorted(str(name) for name, value in state.items() if not isinstance(value, Tensor))
     if strange:
-        raise ModelMismatch(f"{file} holds things that are no tensors: {', '.join(strange)}")
+        raise ModelMismatch(f"{file} holds values that are not tensors: {', '.join(strange)}")
     tensors = {
         str(name).replace("_orig_mod.", "").removeprefix("module."): value.detach()
         for name, value in state.items()

@@ -58,10 +58,10 @@ def test_batches_and_padding_do_not_change_vectors(blip_folder: Path, photos: li
     assert np.allclose(encoder.encode_images(photos), images, atol=1e-5)
     assert np.allclose(encoder.encode_texts(TEXTS), texts, atol=1e-5)
     assert encoder.encode_images([]).shape == encoder.encode_texts([]).shape == (0, 24)
-    pieces = encoder.prepare_texts(TEXTS[:2])
-    wider = torch.cat([pieces, torch.zeros(2, 3, dtype=torch.long)], dim=1)
+    token_ids = encoder.prepare_texts(TEXTS[:2])
+    wider = torch.cat([token_ids, torch.zeros(2, 3, dtype=torch.long)], dim=1)
     with torch.no_grad():
-        assert torch.allclose(encoder.text_vectors(pieces), encoder.text_vectors(wider), atol=1e-5)
+        assert torch.allclose(encoder.text_vectors(token_ids), encoder.text_vectors(wider), atol=1e-5)
 
 
 def test_gradients_reach_both_towers(blip_folder: Path, photos: list[Image.Image]) -> None:

@@ -86,11 +86,11 @@ def test_more_padding_changes_nothing(clip_folder: Path) -> None:
     """0 is padding and nothing else, though CLIP's vocabulary has a word under that number."""
     encoder = load(clip_folder)
     assert encoder.tokenizer.convert_ids_to_tokens(0) == "!"
-    pieces = encoder.prepare_texts(["!! hi !!", "a longer one"])
-    assert (pieces != 0).sum(dim=1).tolist() == [8, 12]
-    wider = torch.cat([pieces, torch.zeros(2, 3, dtype=torch.long)], dim=1)
+    token_ids = encoder.prepare_texts(["!! hi !!", "a longer one"])
+    assert (token_ids != 0).sum(dim=1).tolist() == [8, 12]
+    wider = torch.cat([token_ids, torch.zeros(2, 3, dtype=torch.long)], dim=1)
     with torch.no_grad():
-        assert torch.allclose(encoder.text_vectors(pieces), encoder.text_vectors(wider), atol=1e-5)
+        assert torch.allclose(encoder.text_vectors(token_ids), encoder.text_vectors(wider), atol=1e-5)
     assert not np.allclose(*encoder.encode_texts(["!! hi !!", "hi"]), atol=1e-3)
 
 

@@ -75,9 +75,9 @@ def test_training_and_encoding_take_the_same_way(
     encoder: FeatureFusionEncoder, photos: list[Image.Image]
 ) -> None:
     pixels = torch.stack([encoder.prepare_image(photo) for photo in photos[:2]])
-    pieces = encoder.prepare_texts(["cat", "a red dog"])
+    token_ids = encoder.prepare_texts(["cat", "a red dog"])
     rows = torch.tensor([1, 0, -1]), torch.tensor([0, -1, 1])
-    vectors = encoder.item_vectors(pixels, rows[0], pieces, rows[1])
+    vectors = encoder.item_vectors(pixels, rows[0], token_ids, rows[1])
     assert vectors.requires_grad
     expected = encoder.encode_items([photos[1], photos[0], None], ["cat", None, "a red dog"])
     assert np.allclose(vectors.detach().numpy(), expected, atol=1e-5)
@@ -88,8 +88,8 @@ def test_gradients_reach_the_fusion_and_both_towers(
 ) -> None:
     pixels = torch.stack([encoder.prepare_image(photo) for photo in photos])
     everything = torch.arange(5)
-    pieces = encoder.prepare_texts(["a", "red", "dog", "cat", "mat"])
-    (encoder.item_vectors(pixels, everything, pieces, everything) ** 2).sum().backward()
+    token_ids = encoder.prepare_texts(["a", "red", "dog", "cat", "mat"])
+    (encoder.item_vectors(pixels, everything, token_ids, everything) ** 2).sum().backward()
     grads = {name: p.grad for name, p in encoder.module.named_parameters()}
     assert all(
         grad is not None and bool(grad.abs().sum() > 0)
@@ -110,7 +110,7 @@ def test_contrastive_training_lowers_the_loss_and_finds_the_pairs(
     """Photo + text is the query, another text the item: the fusion learns which belongs to which."""
     torch.manual_seed(0)
     pixels = torch.stack([encoder.prepare_image(photo) for photo in photos])
-    pieces = encoder.prepare_texts(["a", "red", "dog", "cat", "mat", "on", "the", "blue", "dogs", "cats"])
+    token_ids = encoder.prepare_texts(["a", "red", "dog", "cat", "mat", "on", "the", "blue", "dogs", "cats"])
     query = torch.arange(5)
     image_rows = torch.cat([query, torch.full((5,), -1)])
     text_rows = torch.arange(10)
@@ -118,7 +118,7 @@ def test_contrastive_training_lowers_the_loss_and_finds_the_pairs(
     losses = []
     for _ in range(25):
         both = torch.nn.functional.normalize(
-            encoder.item_vectors(pixels, image_rows, pieces, text_rows), dim=1
+            encoder.item_vectors(pixels, image_rows, token_ids, text_rows), dim=1
         )
         loss = torch.nn.functional.cross_entropy(both[:5] @ both[5:].T / 0.1, query)
         optimiser.zero_grad()

@@ -113,7 +113,7 @@ def test_nan_and_inf_are_refused_naming_the_key(tmp_path: Path, suffix: str, val
 def test_tables_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
     for vectors, keys, message in (
         (VECTORS, FILES[:2], "3 vectors but 2 keys"),
-        (VECTORS, ["a", "b", "a"], "'a' stands there twice"),
+        (VECTORS, ["a", "b", "a"], "'a' occurs twice"),
         (VECTORS[0], FILES, "rows of floats"),
         (VECTORS.astype(np.int32), FILES, "rows of floats"),
     ):

@@ -19,7 +19,7 @@ from genius.data.training_set import TrainingSet, read_training_set
 from genius.encode import clip, feature_fusion
 from genius.encode.base import TrainableEncoder, TrainableFusingEncoder
 from genius.encode.images import ImageTable
-from genius.encode.train import batch_rows, distinct, fused, train_encoder
+from genius.encode.train import batch_rows, distinct, fuse_towers, train_encoder
 from genius.encode.views import mixed, random_views
 from genius.errors import BadInput
 from genius.pipeline.encoder import validator
@@ -98,7 +98,7 @@ def test_fusing_calls_each_tower_once_on_distinct_rows() -> None:
 
         return vectors
 
-    both = fused(torch.tensor([3, -1, 3]), torch.tensor([7, 4, -1]), tower(1), tower(10))
+    both = fuse_towers(torch.tensor([3, -1, 3]), torch.tensor([7, 4, -1]), tower(1), tower(10))
     assert both.tolist() == [[73.0, 2.0], [40.0, 1.0], [3.0, 1.0]]
     assert calls == [[3], [4, 7]]
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from genius.data.training_set import TrainingSet
-from genius.encode.train import fused
+from genius.encode.train import fuse_towers
 from genius.pipeline.validation import hit_rates, task_hits
 from genius.quantize import recall
 
@@ -58,6 +58,6 @@ def test_vectors_are_asked_for_by_row_in_chunks() -> None:
 
     def embed(image_rows: torch.Tensor, text_rows: torch.Tensor) -> torch.Tensor:
         assert len(image_rows) <= 32
-        return fused(image_rows, text_rows, lambda rows: item[rows], lambda rows: query[rows])
+        return fuse_towers(image_rows, text_rows, lambda rows: item[rows], lambda rows: query[rows])
 
     assert hit_rates(data, embed, CPU) == task_hits(data, query, item)  # the first text of each query

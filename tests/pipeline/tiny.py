@@ -142,18 +142,18 @@ class Toy:
         import torch
 
         rows = [[self.words.get(word.strip(".?,").lower(), 1) for word in text.split()] for text in texts]
-        pieces = torch.zeros(len(rows), 24, dtype=torch.long)
+        token_ids = torch.zeros(len(rows), 24, dtype=torch.long)
         for row, ids in enumerate(rows):
-            pieces[row, : len(ids)] = torch.tensor(ids)
-        return pieces
+            token_ids[row, : len(ids)] = torch.tensor(ids)
+        return token_ids
 
     def image_vectors(self, pixels: Any) -> Any:
         return self.module["image"](pixels.float().flatten(1) / 128 - 1)
 
-    def text_vectors(self, pieces: Any) -> Any:
+    def text_vectors(self, token_ids: Any) -> Any:
         words, places, out = self.module["text"]
-        there = (pieces != 0).unsqueeze(-1)
-        read = words(pieces) * (1 + places.weight[: pieces.shape[1]])
+        there = (token_ids != 0).unsqueeze(-1)
+        read = words(token_ids) * (1 + places.weight[: token_ids.shape[1]])
         return out((read * there).sum(1))
 
     def save(self, folder: Path) -> None:
@@ -199,10 +199,10 @@ def main(data: str, folder: str, die_at: str = "-1") -> None:
         toy = Toy(seed=rank())  # weights differ until the loop makes them the same
         plain, calls = toy.text_vectors, iter(range(10**6))
 
-        def dying(pieces: Any) -> Any:
+        def dying(token_ids: Any) -> Any:
             if toy.module.training and next(calls) == int(die_at):
                 os.kill(os.getpid(), signal.SIGKILL)
-            return plain(pieces)
+            return plain(token_ids)
 
         toy.text_vectors = dying  # type: ignore[method-assign]
         views = {} if "WORLD_SIZE" in os.environ or "PLAIN" in os.environ else {"smallest_view": 0.8}

@@ -133,10 +133,10 @@ def test_a_damaged_or_foreign_checkpoint_is_refused(tmp_path):
     module, step = regression()
     file = tmp_path / "checkpoint.safetensors"
     file.write_bytes(b"\x80\x04pickle")
-    with pytest.raises(ModelMismatch, match="no checkpoint of ours"):
+    with pytest.raises(ModelMismatch, match="not a checkpoint of genius"):
         run("toy", module, step, PLAN, folder=tmp_path, seed=1, show=False)
     save_weights(module.state_dict(), file)
-    with pytest.raises(ModelMismatch, match="no checkpoint of ours"):
+    with pytest.raises(ModelMismatch, match="not a checkpoint of genius"):
         run("toy", module, step, PLAN, folder=tmp_path, seed=1, show=False)
 
 

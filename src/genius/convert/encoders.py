@@ -1,4 +1,4 @@
-"""Weights of others into our form: UniIR's CLIP-SF, any pickled weights, and new feature-fusion models.
+"""Encoders of others: UniIR's CLIP-SF, any pickled weights, and new feature-fusion models.
 
 Everything written is safetensors; nothing in a converted file is run.
 """
@@ -23,7 +23,7 @@ from genius.weights import check_fit, read_pickled_weights, save_weights
 PREFIX = "clip_model."
 TOKENIZER = "openai/clip-vit-large-patch14"  # all of OpenAI's CLIPs share it
 TOKENIZER_PARTS = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "config.json")
-HEAD_WIDTH = 64  # of every OpenAI CLIP; the weights do not tell
+HEAD_WIDTH = 64  # of every OpenAI CLIP; it cannot be read off the weights
 
 # OpenAI's names -> transformers'
 _ONCE = {
@@ -40,7 +40,7 @@ _ONCE = {
     "visual.ln_post.weight": "vision_model.post_layernorm.weight",
     "visual.ln_post.bias": "vision_model.post_layernorm.bias",
 }
-_TELLING = (  # their shapes give the config
+_SHAPE_KEYS = (  # their shapes give the config
     "visual.conv1.weight",
     "visual.positional_embedding",
     "token_embedding.weight",
@@ -70,20 +70,20 @@ def convert_clip_sf(source: str, to: Path, tokenizer: str | None = None) -> None
     renamed = rename_clip(tensors, file)
     check_fit(_empty_clip(config), renamed, file)
     vocabulary = config.text_config.vocab_size
-    pieces = load_tokenizer(_tokenizer_folder(tokenizer), vocabulary)
-    if pieces.eos_token_id != config.text_config.eos_token_id:
+    loaded = load_tokenizer(_tokenizer_folder(tokenizer), vocabulary)
+    if loaded.eos_token_id != config.text_config.eos_token_id:
         raise ModelMismatch(
-            f"the tokenizer ends texts with {pieces.eos_token_id}, this CLIP with {vocabulary - 1}: "
+            f"the tokenizer ends texts with {loaded.eos_token_id}, this CLIP with {vocabulary - 1}: "
             "use OpenAI's"
         )
-    save_folder(to, config, renamed, pieces, Preprocess(config.vision_config.image_size))
+    save_folder(to, config, renamed, loaded, Preprocess(config.vision_config.image_size))
 
 
 def convert_weights(source: str, to: Path) -> None:
     """Any pickled weights to `model.safetensors` in the folder `to`, names and numbers kept."""
     target = to / "model.safetensors"
     if target.exists():
-        raise BadInput(f"{target} is there already: remove it or choose another folder")
+        raise BadInput(f"{target} exists already: remove it or choose another folder")
     save_weights(read_pickled_weights(Path(source)), target, {"format": "pt"})
 
 
@@ -103,7 +103,7 @@ def clip_config(tensors: Mapping[str, Tensor], file: Path) -> Any:
     """transformers' config of the CLIP whose tensors carry OpenAI's names, read off their shapes."""
     from transformers import CLIPConfig
 
-    missing = [name for name in _TELLING if name not in tensors]
+    missing = [name for name in _SHAPE_KEYS if name not in tensors]
     if missing:
         raise ModelMismatch(
             f"{file} is no CLIP with a vision transformer under OpenAI's names: missing {', '.join(missing)}"
@@ -203,4 +203,4 @@ def _tokenizer_folder(source: str | None) -> Path:
 
 def _refuse_full(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInput(f"{folder} is there already and not empty: choose a new folder")
+        raise BadInput(f"{folder} exists already and is not empty: choose a new folder")

@@ -1,4 +1,4 @@
-"""What a dataset is: rows of labelled queries, each with a pool of items; and the list of formats we read."""
+"""The dataset protocol (rows of labelled queries, each with a pool of items) and the registry of formats."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class LabelledQuery:
 
 @runtime_checkable
 class Dataset(Protocol):
-    """Labelled queries and pools, streamed. A trainer and the bench need nothing else of a format.
+    """Labelled queries and pools, streamed: all that training and evaluation need of a format.
 
     `split` is a name out of `splits`. With a row, queries, pool and qrels are those of the row (local);
     without, those of all rows together (universal). Items come with clean texts and unopened images.

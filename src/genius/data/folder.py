@@ -15,7 +15,7 @@ from genius.errors import BadInput
 from genius.types import Item
 
 TEXT_SUFFIX = ".txt"
-Place = Any  # a Path, or for all of the arguments a RemotePath
+AnyPath = Any  # a Path or a RemotePath: the same for all arguments
 
 
 def read_folder(
@@ -81,7 +81,7 @@ def _walk(root: Path, exclude: Sequence[str], report: Report) -> Iterator[tuple[
         yield folder, files
 
 
-def read_files(root: Place, folder: Place, files: Sequence[str], report: Report) -> Iterator[Item]:
+def read_files(root: AnyPath, folder: AnyPath, files: Sequence[str], report: Report) -> Iterator[Item]:
     """The items that the image and text `files` of one folder make; ids are paths below `root`."""
     texts: dict[str, str] = {}  # name without suffix -> file
     for name in files:
@@ -104,17 +104,17 @@ def read_files(root: Place, folder: Place, files: Sequence[str], report: Report)
                 yield _item(root, folder / name, None, text)
 
 
-def _item(root: Place, file: Place, image: Place | None, text: UserText) -> Item:
+def _item(root: AnyPath, file: AnyPath, image: AnyPath | None, text: UserText) -> Item:
     meta = {"text_flags": list(text.flags)} if text.flags else {}
     shown = image if image is None or isinstance(image, Path) else str(image)
     return Item(_id(root, file), shown, text.text or None, meta)
 
 
-def _id(root: Place, file: Place) -> str:
+def _id(root: AnyPath, file: AnyPath) -> str:
     return item_id(str(file.relative_to(root)))
 
 
-def _text(root: Place, file: Place, report: Report) -> UserText:
+def _text(root: AnyPath, file: AnyPath, report: Report) -> UserText:
     """The text in `file`; an unreadable or empty one is reported and "", an image beside it stands alone."""
     try:
         text = read_text(file)

@@ -65,7 +65,7 @@ class MBeir:
         return [split for split in SPLITS if _files(self.root / "query" / split, ".jsonl")]
 
     def rows(self, split: str) -> list[Row]:
-        """The rows of `split`, by task and dataset; a file that does not name its task is looked through."""
+        """The rows of `split`, by task and dataset; a file that does not name its task is scanned."""
         if split not in self._rows:
             found: set[Row] = set()
             for file in self._query_files(split):
@@ -209,14 +209,14 @@ class MBeir:
 
 
 class Seen:
-    """Ids that have come by. A numbered one ("9:1234") costs a bit, so millions of them stay small."""
+    """A set of ids; a numbered one ("9:1234") costs one bit, so that millions of them fit in memory."""
 
     def __init__(self) -> None:
         self._bits: dict[str, bytearray] = {}
         self._others: set[str] = set()
 
     def add(self, item: str) -> bool:
-        """Note `item`; True if it is new."""
+        """Add `item`; True if it is new."""
         dataset, _, digits = item.partition(":")
         if not (digits.isascii() and digits.isdigit()) or len(digits) > 8 or str(int(digits)) != digits:
             new = item not in self._others

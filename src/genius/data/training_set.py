@@ -42,7 +42,7 @@ class TrainingSet:
 
 
 class _Table:
-    """Distinct values in order of first sight, and their rows."""
+    """Distinct values in the order they came, and their rows."""
 
     def __init__(self) -> None:
         self.rows: dict[str, int] = {}
@@ -63,7 +63,7 @@ def read_training_set(
     """All queries of `split` with a positive in its universal pool, and the items of that pool.
 
     `chosen` keeps the one instruction that a query's id picks, for validation; `defaults` adds the sentence
-    that the product uses where nobody gives an instruction as one more variant. `most_queries` and
+    that the engine uses for queries without an instruction as one more variant. `most_queries` and
     `most_items` keep a part that a hash of the ids picks, the same on every run: as many queries of each
     task, their positives, and other items up to that number.
     """

@@ -1,4 +1,4 @@
-"""What an encoder is, and the list of those we have."""
+"""The encoder protocols and the registry of encoders."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Encoder(Protocol):
 
 @runtime_checkable
 class FusingEncoder(Protocol):
-    """An encoder whose towers meet before the vector: one vector per item or query."""
+    """An encoder that fuses image and text itself: one vector per item or query."""
 
     @property
     def dim(self) -> int:
@@ -58,7 +58,7 @@ class FusingEncoder(Protocol):
 
 
 class Trainable(Protocol):
-    """What stage 0 needs of any encoder: preparation apart from the towers, one module to train."""
+    """What stage 0 needs of any encoder: preprocessing apart from the towers, and one module to train."""
 
     @property
     def module(self) -> nn.Module:
@@ -66,13 +66,13 @@ class Trainable(Protocol):
 
     @property
     def preprocess(self) -> Preprocess:
-        """How an image becomes pixels; plain values, so that other processes can do it."""
+        """How an image becomes pixels; plain values, so that worker processes can do it."""
 
     def prepare_image(self, image: Image) -> Tensor:
         """One image as uint8 pixels (3, side, side), on the CPU."""
 
     def prepare_texts(self, texts: Sequence[str]) -> Tensor:
-        """Texts as padded ids (n, length), on the CPU; 0 is padding."""
+        """Padded token ids (n, length), on the CPU; 0 is padding."""
 
     def save(self, folder: Path) -> None:
         """Write everything that loading needs."""
@@ -85,21 +85,23 @@ class TrainableEncoder(Trainable, Protocol):
     def image_vectors(self, pixels: Tensor) -> Tensor:
         """Prepared images (n, 3, side, side) to raw vectors (n, dim)."""
 
-    def text_vectors(self, pieces: Tensor) -> Tensor:
+    def text_vectors(self, token_ids: Tensor) -> Tensor:
         """Prepared texts (n, length) to raw vectors (n, dim)."""
 
 
 @runtime_checkable
 class TrainableFusingEncoder(Trainable, Protocol):
-    """Towers that meet before the vector, with gradients."""
+    """A fusing encoder, with gradients."""
 
-    def item_vectors(self, pixels: Tensor, image_rows: Tensor, pieces: Tensor, text_rows: Tensor) -> Tensor:
-        """Vectors (n, dim) of things made of rows of prepared images and texts; -1: that part is absent."""
+    def item_vectors(
+        self, pixels: Tensor, image_rows: Tensor, token_ids: Tensor, text_rows: Tensor
+    ) -> Tensor:
+        """Vectors (n, dim) of items given as rows of prepared images and texts; -1: that part is absent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Image and text vectors of the same things; an absent part is a zero row."""
+    """Image and text vectors of the same items or queries; an absent part is a zero row."""
 
     image: Array  # (n, dim)
     text: Array  # (n, dim)
@@ -114,7 +116,7 @@ class Parts:
 def encode_parts(
     encoder: Encoder | FusingEncoder, images: Sequence[Image | None], texts: Sequence[str | None]
 ) -> Parts:
-    """Vectors of things that have an image, a text or both; `images` and `texts` are parallel."""
+    """Vectors of items that have an image, a text or both; `images` and `texts` are parallel."""
     count = len(images)
     image_rows = np.zeros((count, encoder.dim), dtype=np.float32)
     text_rows = np.zeros((count, encoder.dim), dtype=np.float32)
@@ -125,7 +127,7 @@ def encode_parts(
     with_image = [row for row, image in enumerate(images) if image is not None]
     with_text = [row for row, text in enumerate(texts) if text]
     if with_image:
-        # a query that asks for each modality shows the same image every time: it is encoded once
+        # the same image may occur several times, once for each modality that is asked for
         once = {id(image): image for image in images if image is not None}
         vectors = dict(zip(once, encoder.encode_images(list(once.values())), strict=True))
         image_rows[with_image] = [vectors[id(images[row])] for row in with_image]

@@ -12,7 +12,7 @@ EXAMPLE = "Salesforce/blip-itm-base-coco"
 
 
 class BlipEncoder(TwoTowers):
-    """Both towers of a BLIP with the projections of its contrastive task; its matching head is not asked."""
+    """Both towers of a BLIP with the projections of its contrastive task; its matching head is not used."""
 
     kind = "blip"
 
@@ -26,9 +26,9 @@ class BlipEncoder(TwoTowers):
         vectors: Tensor = self.module.vision_proj(self.image_features(pixels)[:, 0])
         return vectors
 
-    def text_vectors(self, pieces: Tensor) -> Tensor:
+    def text_vectors(self, token_ids: Tensor) -> Tensor:
         """Prepared texts (n, length) to raw vectors (n, dim), with gradients."""
-        vectors: Tensor = self.module.text_proj(self.text_features(pieces)[:, 0])
+        vectors: Tensor = self.module.text_proj(self.text_features(token_ids)[:, 0])
         return vectors
 
     def image_features(self, pixels: Tensor) -> Tensor:
@@ -36,9 +36,9 @@ class BlipEncoder(TwoTowers):
         features: Tensor = self.module.vision_model(pixel_values=self.scaled(pixels)).last_hidden_state
         return features
 
-    def text_features(self, pieces: Tensor) -> Tensor:
+    def text_features(self, token_ids: Tensor) -> Tensor:
         """The text tower's last layer, (n, length, text width)."""
-        ids, mask = self.ids_and_mask(pieces)
+        ids, mask = self.ids_and_mask(token_ids)
         features: Tensor = self.module.text_encoder(input_ids=ids, attention_mask=mask).last_hidden_state
         return features
 

@@ -30,9 +30,9 @@ class ClipEncoder(TwoTowers):
         vectors: Tensor = self.module.visual_projection(pooled)
         return vectors
 
-    def text_vectors(self, pieces: Tensor) -> Tensor:
+    def text_vectors(self, token_ids: Tensor) -> Tensor:
         """Prepared texts (n, length) to raw vectors (n, dim), with gradients."""
-        vectors: Tensor = self.module.text_projection(self._text(pieces).pooler_output)
+        vectors: Tensor = self.module.text_projection(self._text(token_ids).pooler_output)
         return vectors
 
     def image_features(self, pixels: Tensor) -> Tensor:
@@ -40,13 +40,13 @@ class ClipEncoder(TwoTowers):
         features: Tensor = self.module.vision_model(pixel_values=self.scaled(pixels)).last_hidden_state
         return features
 
-    def text_features(self, pieces: Tensor) -> Tensor:
+    def text_features(self, token_ids: Tensor) -> Tensor:
         """The text tower's last layer, (n, length, text width)."""
-        features: Tensor = self._text(pieces).last_hidden_state
+        features: Tensor = self._text(token_ids).last_hidden_state
         return features
 
-    def _text(self, pieces: Tensor) -> Any:
-        ids, mask = self.ids_and_mask(pieces)
+    def _text(self, token_ids: Tensor) -> Any:
+        ids, mask = self.ids_and_mask(token_ids)
         return self.module.text_model(input_ids=ids, attention_mask=mask)
 
 

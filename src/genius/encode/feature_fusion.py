@@ -1,7 +1,7 @@
-"""`clip-ff` and `blip-ff`: the towers meet before the vector.
+"""`clip-ff` and `blip-ff`: feature fusion of two towers.
 
-A small transformer reads the features of both towers at all their positions, side by side, and the mean of
-what it makes of them is the one vector of an item or query. An absent part is masked. A model is a folder:
+A small transformer reads the features of both towers at all their positions; the mean of its output is the
+one vector of an item or query. An absent part is masked. A model is a folder:
 `towers/` (as `clip` and `blip` read it), `fusion.json` and `fusion.safetensors`.
 """
 
@@ -75,7 +75,7 @@ class FusionTransformer(nn.Module):
         x = torch.cat([self.image_in(image) + self.part[0], self.text_in(text) + self.part[1]], dim=1)
         mask = torch.cat([image_mask, text_mask], dim=1)  # (n, positions)
         there = mask.any(dim=1, keepdim=True)
-        hidden = ~mask & there  # attention over nothing at all would be NaN
+        hidden = ~mask & there  # attention over no position would be NaN
         for layer in self.layers:
             x = layer(x, src_key_padding_mask=hidden)
         count = mask.sum(dim=1, keepdim=True).clamp(min=1)
@@ -99,7 +99,7 @@ class FeatureFusionEncoder:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Follows towers and fusion as they were loaded; load again after training."""
+        """Hash of towers and fusion as they were loaded; load again after training."""
         return fingerprint_tensors(self.fusion.state_dict(), [self.kind, self.towers.fingerprint])
 
     @property
@@ -112,22 +112,24 @@ class FeatureFusionEncoder:
         return self.towers.prepare_image(image)
 
     def prepare_texts(self, texts: Sequence[str]) -> Tensor:
-        """Padded piece ids (n, length), on the CPU; 0 is padding."""
+        """Padded token ids (n, length), on the CPU; 0 is padding."""
         return self.towers.prepare_texts(texts)
 
-    def item_vectors(self, pixels: Tensor, image_rows: Tensor, pieces: Tensor, text_rows: Tensor) -> Tensor:
-        """Vectors (n, dim), with gradients, of things made of prepared images and texts.
+    def item_vectors(
+        self, pixels: Tensor, image_rows: Tensor, token_ids: Tensor, text_rows: Tensor
+    ) -> Tensor:
+        """Vectors (n, dim), with gradients, of items made of prepared images and texts.
 
-        Thing i has image `pixels[image_rows[i]]` and text `pieces[text_rows[i]]`; -1 says that it has none.
+        Item i has image `pixels[image_rows[i]]` and text `token_ids[text_rows[i]]`; -1 says that it has none.
         """
         device, shape = self.towers.device, self.fusion.shape
         image_rows, text_rows = image_rows.to(device), text_rows.to(device)
         image = torch.zeros(1, 1, shape.image_width, device=device)
-        text, text_mask = torch.zeros(1, 1, shape.text_width, device=device), pieces.new_zeros(1, 1)
+        text, text_mask = torch.zeros(1, 1, shape.text_width, device=device), token_ids.new_zeros(1, 1)
         if len(pixels):
             image = self.towers.image_features(pixels)  # (images, positions, image width)
-        if len(pieces):
-            text, text_mask = self.towers.text_features(pieces), pieces  # (texts, length, text width)
+        if len(token_ids):
+            text, text_mask = self.towers.text_features(token_ids), token_ids  # (texts, length, text width)
         has_image = (image_rows >= 0)[:, None].expand(-1, image.shape[1])
         has_text = (text_rows >= 0)[:, None] & (text_mask.to(device) > 0)[text_rows.clamp(min=0)]
         vectors: Tensor = self.fusion(
@@ -238,6 +240,6 @@ def _read_shape(file: Path, kind: str) -> FusionShape:
 
 
 def _rows(there: Sequence[bool]) -> Tensor:
-    """Numbers 0, 1, … for the things that are there, -1 for the others."""
+    """Numbers 0, 1, … where there is a part, -1 elsewhere."""
     mask = torch.tensor(there, dtype=torch.long)
     return torch.where(mask > 0, mask.cumsum(0) - 1, -1)

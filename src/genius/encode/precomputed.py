@@ -1,4 +1,4 @@
-"""`precomputed`: vectors that somebody made before, found by key; for research.
+"""`precomputed`: embeddings made elsewhere, looked up by key; for research.
 
 A table is a file of vectors, `x.safetensors` or `x.npy`, with `x.names.txt` beside it: one key per line, one
 line per row. An image is known by its file (`image.info["source"]`, matched from the end of the path, so keys
@@ -45,7 +45,7 @@ class VectorTable:
         self.row = {key: row for row, key in enumerate(keys)}
         if len(self.row) != len(keys):
             last = (key for row, key in enumerate(keys) if self.row[key] != row)
-            raise BadData(f"{where}: the key {next(last)!r} stands there twice; keep one of its rows")
+            raise BadData(f"{where}: the key {next(last)!r} occurs twice; keep one of its rows")
         for start in range(0, len(vectors), _ROWS_AT_ONCE):
             finite = np.isfinite(vectors[start : start + _ROWS_AT_ONCE]).all(axis=1)
             if not finite.all():
@@ -103,7 +103,7 @@ class PrecomputedEncoder:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Follows all keys and vectors."""
+        """Hash of all keys and vectors."""
         digests = (table.digest() if table else "none" for table in (self.images, self.texts))
         return hashlib.blake2b(" ".join(digests).encode(), digest_size=16).hexdigest()
 
@@ -181,7 +181,7 @@ def _read_safetensors(file: Path, tensor: str | None) -> NDArray[Any]:
 
 
 def load(source: str | Path | None, device: str = "cpu") -> PrecomputedEncoder:
-    """The vectors in a file (images) or a folder (`images.*`, `texts.*` or both); `device` plays no part."""
+    """The vectors in a file (images) or a folder (`images.*`, `texts.*` or both); `device` is ignored."""
     if not source:
         raise ModelNotFound(
             "precomputed needs a source: a file of vectors, or a folder with images.* or texts.*"

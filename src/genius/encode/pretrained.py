@@ -1,7 +1,7 @@
 """Image and text towers that transformers can load: what CLIP and BLIP have in common.
 
 A model is a folder (`config.json`, `model.safetensors`, tokenizer, preprocessing) or a hub id, which is
-fetched into a folder first. Every weight must be there and fit: nothing starts at random behind one's back.
+fetched into a folder first. Every weight must be there and fit: no layer is left randomly initialised.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 class TwoTowers(ABC):
-    """An encoder with one tower per part; subclasses say how their model is asked."""
+    """An encoder with an image and a text tower; subclasses call their transformers model."""
 
     kind: str
 
@@ -52,7 +52,7 @@ class TwoTowers(ABC):
         self.module: Any = module.to(self.device).eval()
         self.tokenizer = tokenizer
         self.preprocess = preprocess
-        self.context = context  # most pieces of a text; what is longer is cut
+        self.context = context  # most tokens of a text; what is longer is cut
         self.batch = 128 if self.device.type == "cuda" else 16
 
     @property
@@ -65,7 +65,7 @@ class TwoTowers(ABC):
         """Prepared images (n, 3, side, side) to raw vectors (n, dim), with gradients."""
 
     @abstractmethod
-    def text_vectors(self, pieces: Tensor) -> Tensor:
+    def text_vectors(self, token_ids: Tensor) -> Tensor:
         """Prepared texts (n, length) to raw vectors (n, dim), with gradients."""
 
     @abstractmethod
@@ -73,12 +73,12 @@ class TwoTowers(ABC):
         """The image tower's last layer at every position, (n, positions, image width)."""
 
     @abstractmethod
-    def text_features(self, pieces: Tensor) -> Tensor:
+    def text_features(self, token_ids: Tensor) -> Tensor:
         """The text tower's last layer at every position, (n, length, text width)."""
 
     @cached_property
     def fingerprint(self) -> str:
-        """Follows weights, tokenizer and preprocessing as they were loaded; load again after training."""
+        """Hash of weights, tokenizer and preprocessing as they were loaded; load again after training."""
         tokenizer = json.loads(self.tokenizer.backend_tokenizer.to_str())
         tokenizer = {key: value for key, value in tokenizer.items() if key not in ("truncation", "padding")}
         notes = (tokenizer, self.preprocess.settings(), self.context, self.kind)
@@ -92,21 +92,21 @@ class TwoTowers(ABC):
         """Prepared images on the encoder's device as the floats that the model reads."""
         return self.preprocess.scale(pixels.to(self.device))
 
-    def ids_and_mask(self, pieces: Tensor) -> tuple[Tensor, Tensor]:
+    def ids_and_mask(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Prepared texts on the encoder's device as the model's own ids, and True where there is text."""
-        pieces = pieces.to(self.device)
-        return (pieces - 1).clamp(min=0), pieces > 0
+        token_ids = token_ids.to(self.device)
+        return (token_ids - 1).clamp(min=0), token_ids > 0
 
     def prepare_texts(self, texts: Sequence[str]) -> Tensor:
-        """Piece ids plus one (n, length) on the CPU, cut at the context length; 0 is padding."""
+        """Token ids plus one (n, length) on the CPU, cut at the context length; 0 is padding."""
         if not texts:
             return torch.zeros(0, 0, dtype=torch.long)
         readable = [text.encode("utf-8", "replace").decode() for text in texts]  # lone surrogates become `?`
         rows = self.tokenizer(readable, truncation=True, max_length=self.context)["input_ids"]
-        pieces = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
+        token_ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
         for row, ids in enumerate(rows):
-            pieces[row, : len(ids)] = torch.tensor(ids) + 1
-        return pieces
+            token_ids[row, : len(ids)] = torch.tensor(ids) + 1
+        return token_ids
 
     @torch.inference_mode()
     def encode_images(self, images: Sequence[Image]) -> Array:
@@ -127,8 +127,8 @@ class TwoTowers(ABC):
         order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
         for start in range(0, len(order), self.batch):
             rows = order[start : start + self.batch]
-            pieces = self.prepare_texts([texts[row] for row in rows])
-            vectors[rows] = self.text_vectors(pieces).float().cpu().numpy()
+            token_ids = self.prepare_texts([texts[row] for row in rows])
+            vectors[rows] = self.text_vectors(token_ids).float().cpu().numpy()
         return vectors
 
     def save(self, folder: Path) -> None:
@@ -234,7 +234,7 @@ def load_preprocess(folder: Path, side: int, *, crop: bool) -> Preprocess:
     if preprocess.side != side:
         raise ModelMismatch(
             f"{folder}: preprocessing gives images of {preprocess.side} pixels, the model wants {side}: "
-            "mend preprocessor_config.json"
+            "correct preprocessor_config.json"
         )
     return preprocess
 
@@ -264,7 +264,7 @@ def _refuse_misfit(found: Any, folder: Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bars and warnings of transformers: what matters is raised."""
+    """Silence the progress bars and warnings of transformers: what matters is raised."""
     from transformers.utils import logging
 
     bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()

@@ -1,10 +1,9 @@
-"""Stage 0: an encoder learns what queries with instructions want (paper 4.1, eq. 2).
+"""Stage 0: contrastive training of an encoder on queries with instructions (paper 4.1, eq. 2).
 
     genius train encoder recipes/mini-encoder.toml
     torchrun --nproc-per-node 4 -m genius train encoder recipes/mbeir.toml
 
-Several processes share each batch: every one sends its own rows through the towers, and the loss is that of
-the whole batch.
+Several processes share each batch: each embeds its own rows, and the loss is that of the whole batch.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from genius.training import distributed
 from genius.training.contrastive import contrastive_loss
 from genius.training.loop import TrainingResult, run
 
-# how the image towers of our encoders are called inside their modules: mini, CLIP, BLIP
+# prefixes of the image towers' parameters: mini, CLIP, BLIP
 IMAGE_TOWERS = ("image.", "vision_model.", "visual_projection.", "vision_proj.")
 
 AnyTrainable = TrainableEncoder | TrainableFusingEncoder
@@ -64,14 +63,14 @@ def scatter_rows(vectors: Tensor, rows: Tensor) -> Tensor:
 
 
 def distinct(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows that occur, each once, and the place of each of `rows` among them; -1 stays -1."""
+    """The distinct rows, ascending, and the index of each of `rows` among them; -1 stays -1."""
     found, place = torch.unique(rows, return_inverse=True)
     absent = int((found < 0).sum())
     return found[absent:], place - absent
 
 
-def fused(image_rows: Tensor, text_rows: Tensor, image: Tower, text: Tower) -> Tensor:
-    """phi before its norm: image + text vectors of the rows, each tower called once on the distinct rows."""
+def fuse_towers(image_rows: Tensor, text_rows: Tensor, image: Tower, text: Tower) -> Tensor:
+    """phi before its L2 norm: the sum of both towers' vectors; each tower runs once, on distinct rows."""
     parts = []
     for rows, tower in ((image_rows, image), (text_rows, text)):
         found, place = distinct(rows)
@@ -80,17 +79,17 @@ def fused(image_rows: Tensor, text_rows: Tensor, image: Tower, text: Tower) -> T
     return torch.stack(parts).sum(dim=0)
 
 
-class Texts:
-    """Prepared texts by row, no longer than the longest of those asked for."""
+class TokenTable:
+    """Token ids of texts by row, padded to the longest of those asked for."""
 
     def __init__(self, texts: Sequence[str], encoder: Trainable, device: torch.device) -> None:
-        self.pieces = encoder.prepare_texts(texts).to(device)
-        self.lengths = (self.pieces != 0).sum(dim=1)
+        self.token_ids = encoder.prepare_texts(texts).to(device)
+        self.lengths = (self.token_ids != 0).sum(dim=1)
 
     def __getitem__(self, rows: Tensor) -> Tensor:
         """Padded ids (n, length)."""
         longest = int(self.lengths[rows].max()) if len(rows) else 0
-        return self.pieces[rows, :longest]
+        return self.token_ids[rows, :longest]
 
 
 def embedder(
@@ -119,7 +118,7 @@ def embedder(
             on_images(inputs, vectors)
         return vectors
 
-    return lambda image_rows, text_rows: fused(
+    return lambda image_rows, text_rows: fuse_towers(
         image_rows, text_rows, image, lambda rows: encoder.text_vectors(texts(rows))
     )
 
@@ -161,10 +160,10 @@ def train_encoder(
     """Train `encoder` on `data`; its module holds the best weights afterwards.
 
     `images` are those of `data` where they are decoded already. With a `teacher` (float pixels 0 … 255 to
-    vectors), the image vectors of two towers are also held to its directions.
+    vectors), a cosine distance to its vectors is added to the loss (of encoders with two towers).
     """
     table = images or ImageTable(data.images, encoder, device, resident=resident)
-    texts = Texts(data.texts, encoder, device)
+    texts = TokenTable(data.texts, encoder, device)
     pairs = rows_of(data).to(device).balanced(balance)
     augmented = smallest_view < 1 or colour > 0
     announced: list[int] = []  # the step from which on images are decoded ahead

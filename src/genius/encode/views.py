@@ -1,4 +1,4 @@
-"""Random views of pictures, made for a whole batch at once on its device."""
+"""Random augmented views of images, made for a whole batch at once on its device."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import Tensor
 def random_views(
     pixels: Tensor, generator: torch.Generator, *, smallest: float, flip: bool, colour: float
 ) -> Tensor:
-    """One view of each uint8 picture (n, 3, s, s), as float32 in 0 … 255.
+    """One view of each uint8 image (n, 3, s, s), as float32 in 0 … 255.
 
-    A view is a rectangle of at least the share `smallest` of the picture, stretched to the full square,
-    perhaps mirrored, with brightness, contrast and saturation changed by up to the share `colour`.
+    A view is a random crop of at least the share `smallest` of the image, resized to the full square; with
+    `flip`, half of them are mirrored. Brightness, contrast and saturation change by up to the share `colour`.
     """
     count, device = len(pixels), pixels.device
 
@@ -23,7 +23,7 @@ def random_views(
         return torch.rand(count, generator=generator, device=device) * (high - low) + low
 
     area, aspect = uniform(smallest, 1.0), torch.exp(uniform(-math.log(4 / 3), math.log(4 / 3)))
-    aspect = torch.clamp(aspect, area, 1 / area)  # no side may be longer than the picture's
+    aspect = torch.clamp(aspect, area, 1 / area)  # no side is longer than the image's
     wide, high = (area * aspect).sqrt(), (area / aspect).sqrt()
     theta = torch.zeros(count, 2, 3, device=device)
     theta[:, 0, 0] = wide * (1 - 2 * (uniform(0, 1) < 0.5).float()) if flip else wide

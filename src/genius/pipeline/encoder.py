@@ -17,7 +17,7 @@ from genius.encode.mini import distill
 from genius.encode.mini.encoder import MiniEncoder
 from genius.encode.mini.heads import Heads, features_of, train_heads
 from genius.encode.mini.teacher import ClipTeacher, clip_weights
-from genius.encode.train import AnyTrainable, Texts, embedder, fused, in_chunks, train_encoder
+from genius.encode.train import AnyTrainable, TokenTable, embedder, fuse_towers, in_chunks, train_encoder
 from genius.errors import BadInput
 from genius.pipeline.validation import hit_rates
 from genius.training.loop import TrainingResult
@@ -25,7 +25,7 @@ from genius.training.loop import TrainingResult
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """What stage 0 learns from and what it is judged by."""
+    """The training and the validation set of stage 0."""
 
     train: TrainingSet
     val: TrainingSet
@@ -53,7 +53,7 @@ def validator(
 ) -> Callable[[], Mapping[str, float]]:
     """A function that gives hit@5 of exact search over `data`; its images are decoded once."""
     table = images or ImageTable(data.images, encoder, torch.device("cpu"), resident=True)
-    texts = Texts(data.texts, encoder, device)
+    texts = TokenTable(data.texts, encoder, device)
     embed = embedder(encoder, lambda rows: table[rows].to(device), texts.__getitem__)
     return lambda: hit_rates(data, embed, device)
 
@@ -77,7 +77,7 @@ def distil_mini(
     seed: int,
     device: torch.device,
 ) -> DistillationResult:
-    """Align the text tower to CLIP's image vectors, then teach the image tower those vectors."""
+    """Align the text tower to CLIP's image vectors, then distil the image tower from them."""
     clip = ClipTeacher(clip_weights(Path(table.teacher))).to(device).eval()
     if device.type == "cuda":
         clip.tower.bfloat16()
@@ -86,14 +86,14 @@ def distil_mini(
     clip_val = in_chunks(lambda rows: clip(images.val[rows]), len(images.val), device)
 
     aligned = distill.Aligned(encoder.module.text).to(device)
-    words = Texts(splits.val.texts, encoder, device)
+    tokens = TokenTable(splits.val.texts, encoder, device)
 
     def embed_by_teacher(image_rows: Tensor, text_rows: Tensor) -> Tensor:
-        return fused(
+        return fuse_towers(
             image_rows,
             text_rows,
             lambda rows: aligned.map(clip_val[rows]),
-            lambda rows: encoder.text_vectors(words[rows]),
+            lambda rows: encoder.text_vectors(tokens[rows]),
         )
 
     reference = distill.align_text(
@@ -103,10 +103,10 @@ def distil_mini(
     )  # fmt: skip
 
     aligned.eval().requires_grad_(False)
-    val_texts = in_chunks(lambda rows: encoder.text_vectors(words[rows]), len(splits.val.texts), device)
+    val_texts = in_chunks(lambda rows: encoder.text_vectors(tokens[rows]), len(splits.val.texts), device)
 
     def embed_by_student(image_rows: Tensor, text_rows: Tensor) -> Tensor:
-        return fused(
+        return fuse_towers(
             image_rows,
             text_rows,
             lambda rows: encoder.image_vectors(images.val[rows]),
@@ -140,7 +140,7 @@ def train_stage(
     teacher: Callable[[Tensor], Tensor] | None = None,
     images: SplitImages | None = None,
 ) -> TrainingResult:
-    """Eq. 2 as the recipe's `encoder_training` says; the weights that are best on val stay."""
+    """Eq. 2 with the values of the recipe's `encoder_training`; the best weights on val are kept."""
     images = images or SplitImages.of(encoder, splits, device, resident=table.resident)
     if table.heads_only:
         return _train_heads(encoder, table, splits, images, folder, seed)

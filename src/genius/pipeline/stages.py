@@ -37,28 +37,28 @@ console = Console(stderr=True)
 
 def train_stages(recipe: Recipe, stage: str, folder: Path) -> None:
     """Train `stage` of `recipe`, or `all` that it describes; the model is `folder`/model."""
-    wanted = _wanted(recipe, stage)
+    stages = _stages_to_train(recipe, stage)
     model = folder / "model"
     with distributed.process_group(recipe.device) as device:
-        if "encoder" in wanted:
+        if "encoder" in stages:
             _encoder(recipe, folder, device)
         elif distributed.is_main():
-            _adopt_encoder(recipe, model)
+            _record_encoder(recipe, model)
         distributed.barrier()
-        if wanted != ["encoder"]:
-            encoder = _stored_encoder(model, device)
+        if stages != ["encoder"]:
+            encoder = _load_encoder(model, device)
             train, val = (_pairs(recipe, encoder, split, folder, device) for split in ("train", "val"))
-            if "quantizer" in wanted:
+            if "quantizer" in stages:
                 _quantizer(recipe, folder, train, val, encoder.fingerprint)
                 distributed.barrier()
-            if "decoder" in wanted:
+            if "decoder" in stages:
                 _decoder(recipe, folder, train, val)
                 distributed.barrier()
         if distributed.is_main():
-            console.print(f"written to {model}: {', '.join(wanted)}", highlight=False)
+            console.print(f"written to {model}: {', '.join(stages)}", highlight=False)
 
 
-def _wanted(recipe: Recipe, stage: str) -> list[str]:
+def _stages_to_train(recipe: Recipe, stage: str) -> list[str]:
     """The stages to train; one that the recipe does not describe is refused before any work."""
     if recipe.encoder.name not in ENCODERS:
         raise BadInput(
@@ -100,10 +100,10 @@ def _encoder(recipe: Recipe, folder: Path, device: torch.device) -> None:
     splits = Splits(
         _data(recipe, "train", defaults=table is None or table.default_instructions), _data(recipe, "val")
     )
-    encoder = _start_encoder(recipe, device)
+    encoder = _initial_encoder(recipe, device)
     teacher, images = None, None
     if recipe.distillation is not None:
-        assert isinstance(encoder, mini.MiniEncoder)  # `_wanted` refuses others
+        assert isinstance(encoder, mini.MiniEncoder)  # `_stages_to_train` refuses others
         balance = 1.0 if table is None else table.balance
         distilled = distil_mini(
             encoder, recipe.distillation, splits,
@@ -120,12 +120,12 @@ def _encoder(recipe: Recipe, folder: Path, device: torch.device) -> None:
         )  # fmt: skip
     if distributed.is_main():
         for part in (images.train, images.val):
-            _tell(part.report)
+            _print_report(part.report)
         encoder.save(folder / "model")
         set_table(folder / "model", "encoder", {"name": recipe.encoder.name, "source": ""})
 
 
-def _start_encoder(recipe: Recipe, device: torch.device) -> AnyTrainable:
+def _initial_encoder(recipe: Recipe, device: torch.device) -> AnyTrainable:
     """The encoder that is to be trained: `mini` from published towers, or one that can be loaded."""
     if recipe.start is not None:
         start = recipe.start
@@ -136,17 +136,17 @@ def _start_encoder(recipe: Recipe, device: torch.device) -> AnyTrainable:
     return loaded
 
 
-def _adopt_encoder(recipe: Recipe, model: Path) -> None:
-    """Note the recipe's encoder in the model folder, unless one was trained there; `mini` is copied in."""
+def _record_encoder(recipe: Recipe, model: Path) -> None:
+    """Write the recipe's encoder into model.toml, unless one was trained there; `mini` is copied in."""
     name, source = recipe.encoder.name, recipe.encoder.source
-    noted = read_model_toml(model).get("encoder")
+    recorded = read_model_toml(model).get("encoder")
     if recipe.distillation or recipe.encoder_training:
-        if noted is None:
+        if recorded is None:
             raise BadInput(f"no encoder in {model}: train it first (genius train encoder, or all)")
         return
     if name == "mini":
         own = Path(source) if source else mini.EMBEDDED
-        mini.MiniEncoder.open(own)  # refuses what is no mini
+        mini.MiniEncoder.open(own)  # raises unless it is a mini encoder
         model.mkdir(parents=True, exist_ok=True)
         for file in (mini.WEIGHTS, mini.TOKENIZER):
             shutil.copyfile(own / file, model / file)
@@ -156,7 +156,7 @@ def _adopt_encoder(recipe: Recipe, model: Path) -> None:
     set_table(model, "encoder", {"name": name, "source": source})
 
 
-def _stored_encoder(model: Path, device: torch.device) -> Encoder:
+def _load_encoder(model: Path, device: torch.device) -> Encoder:
     """The encoder that the model folder holds or names."""
     table = read_model_toml(model)["encoder"]
     encoder = load_encoder(table["name"], table["source"] or model, str(device))
@@ -170,11 +170,11 @@ def _pairs(recipe: Recipe, encoder: Encoder, split: str, folder: Path, device: t
     data, report = _data(recipe, split), Report()
     kept = Path(recipe.data.features) if recipe.data.features else folder / "vectors"
     pairs = pairs_of(data, *encode_set(encoder, data, kept, report)).to(device)
-    _tell(report)
+    _print_report(report)
     return pairs
 
 
-def _tell(report: Report) -> None:
+def _print_report(report: Report) -> None:
     for line in report.lines():
         console.print(line, markup=False, highlight=False)
 

@@ -1,4 +1,4 @@
-"""Vectors of all images and texts of a training set, encoded once and kept under a name of their content."""
+"""Embeddings of all images and texts of a training set, computed once and cached on disk by content."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ console = Console(stderr=True)
 def encode_set(
     encoder: Encoder, data: TrainingSet, folder: Path, report: Report | None = None
 ) -> tuple[Array, Array]:
-    """Vectors of `data.images` and `data.texts`, kept in `folder`; a run that was stopped goes on.
+    """Vectors of `data.images` and `data.texts`, cached in `folder`; a run that was stopped is resumed.
 
-    Several processes share the work. A picture that cannot be read has a zero vector and is named in the
+    Several processes share the work. An image that cannot be read has a zero vector and is named in the
     report.
     """
     report = report or Report()
     named = [f"{file}\0{_state(file)}" for file in data.images]
-    images = _kept(
+    images = _cached(
         folder / _name("images", encoder, named), data.images, IMAGES_AT_ONCE,
         lambda files: image_vectors(encoder, files, report), encoder.dim,
     )  # fmt: skip
-    texts = _kept(
+    texts = _cached(
         folder / _name("texts", encoder, data.texts), data.texts, TEXTS_AT_ONCE,
         encoder.encode_texts, encoder.dim,
     )  # fmt: skip
@@ -52,9 +52,9 @@ def encode_set(
 
 @torch.inference_mode()
 def image_vectors(encoder: Encoder, files: Sequence[Path], report: Report) -> Array:
-    """Vectors of picture files, (n, dim); zeros, and a line in the report, for one that cannot be read."""
+    """Vectors of image files, (n, dim); zeros, and a line in the report, for one that cannot be read."""
     vectors = np.zeros((len(files), encoder.dim), dtype=np.float32)
-    if isinstance(encoder, TrainableEncoder):  # pixels are made in other processes
+    if isinstance(encoder, TrainableEncoder):  # its images are decoded by a DataLoader
         encoder.module.eval()
         pixels, unreadable = decode(files, encoder.preprocess)
         for start in range(0, len(files), TOWER_BATCH):
@@ -66,7 +66,7 @@ def image_vectors(encoder: Encoder, files: Sequence[Path], report: Report) -> Ar
         return vectors
     with ThreadPoolExecutor() as pool:
         for start in range(0, len(files), TOWER_BATCH):
-            opened = list(pool.map(_opened, files[start : start + TOWER_BATCH]))
+            opened = list(pool.map(_open, files[start : start + TOWER_BATCH]))
             good = [row for row, image in enumerate(opened) if not isinstance(image, BadImage)]
             vectors[start + np.array(good, dtype=int)] = encoder.encode_images([opened[row] for row in good])
             for row, image in enumerate(opened):
@@ -75,27 +75,29 @@ def image_vectors(encoder: Encoder, files: Sequence[Path], report: Report) -> Ar
     return vectors
 
 
-def _opened(file: Path) -> Any:
-    """The picture, or the reason why there is none."""
+def _open(file: Path) -> Any:
+    """The image, or the error that reading it raised."""
     try:
         return open_image(file)
     except BadImage as error:
         return error
 
 
-def _kept(folder: Path, things: Sequence[Any], size: int, encode: Callable[[Any], Array], dim: int) -> Array:
-    """Vectors (n, dim) of `things` out of `folder`, `size` of them to a file; missing files are made."""
-    starts = list(range(0, len(things), size))
+def _cached(
+    folder: Path, inputs: Sequence[Any], size: int, encode: Callable[[Any], Array], dim: int
+) -> Array:
+    """Vectors (n, dim) of `inputs` out of `folder`, `size` to a file; missing files are computed."""
+    starts = list(range(0, len(inputs), size))
     missing = [start for start in starts if not _file(folder, start).exists()]
-    distributed.barrier()  # every process has seen the same files before the first is written
+    distributed.barrier()  # every process has listed the same files before the first is written
     mine = missing[distributed.rank() :: distributed.world_size()]
     folder.mkdir(parents=True, exist_ok=True)
     for start in track(mine, f"encode {folder.name}", console=console, disable=not distributed.is_main()):
         stored = io.BytesIO()
-        np.save(stored, encode(things[start : start + size]).astype(np.float16), allow_pickle=False)
+        np.save(stored, encode(inputs[start : start + size]).astype(np.float16), allow_pickle=False)
         write_file(_file(folder, start), [stored.getbuffer()])
     distributed.barrier()
-    table = np.empty((len(things), dim), dtype=np.float32)
+    table = np.empty((len(inputs), dim), dtype=np.float32)
     for start in starts:
         table[start : start + size] = np.load(_file(folder, start), allow_pickle=False)
     return table
@@ -106,7 +108,7 @@ def _file(folder: Path, start: int) -> Path:
 
 
 def _name(kind: str, encoder: Encoder, names: Sequence[str]) -> str:
-    """Another encoder or another list is another name."""
+    """A name that depends on the encoder and on all inputs."""
     digest = hashlib.blake2b(encoder.fingerprint.encode(), digest_size=8)
     for name in names:
         digest.update(b"\0" + name.encode(errors="surrogatepass"))
@@ -114,7 +116,7 @@ def _name(kind: str, encoder: Encoder, names: Sequence[str]) -> str:
 
 
 def _state(file: Path) -> str:
-    """Changes with the file; a file that is not there has none."""
+    """Size and time of the file; empty if it is not there."""
     try:
         status = file.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""A training run on disk: one safetensors file, replaced as a whole, so a killed run goes on where it was."""
+"""Checkpoints of a training run: one safetensors file with weights, optimiser state and progress."""
 
 from __future__ import annotations
 
@@ -52,4 +52,6 @@ def read_progress(file: Path) -> dict[str, Any]:
             progress: dict[str, Any] = json.loads((opened.metadata() or {})["progress"])
             return progress
     except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise ModelMismatch(f"{file} is no checkpoint of ours ({error}): remove it to start anew") from None
+        raise ModelMismatch(
+            f"{file} is not a checkpoint of genius ({error}): remove it to start over"
+        ) from None

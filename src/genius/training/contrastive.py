@@ -16,7 +16,7 @@ from genius.training.distributed import all_gather_rows, rank
 def contrastive_loss(
     query: Tensor, item: Tensor, temperature: float, positive: Tensor | None = None
 ) -> Tensor:
-    """Eq. 2 and 3, both ways, by cosine: each query finds its item in the batch, and each item its query.
+    """Eq. 2 and 3 by cosine, symmetric: queries against all items of the batch, items against all queries.
 
     `query` and `item` (n, dim) are the rows of this process, the i-th item a positive of the i-th query.
     `positive` (batch, batch) tells for the whole batch which item is a positive of which query; those are

@@ -86,15 +86,15 @@ def test_the_text_tower_is_bert_with_mean_pooling() -> None:
                 value += 0.05 * torch.randn(value.shape)
     tower = TextTower(8).eval()
     start_from_minilm(tower, bert.state_dict())
-    pieces = torch.randint(1000, 30000, (4, 12))
-    pieces[1, 5:] = pieces[3, 1:] = 0
-    mask = (pieces != 0).long()
+    token_ids = torch.randint(1000, 30000, (4, 12))
+    token_ids[1, 5:] = token_ids[3, 1:] = 0
+    mask = (token_ids != 0).long()
     with torch.no_grad():
-        hidden = bert(pieces, attention_mask=mask).last_hidden_state
+        hidden = bert(token_ids, attention_mask=mask).last_hidden_state
         mean = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
-        assert torch.allclose(tower.features(pieces), mean, atol=1e-4)
+        assert torch.allclose(tower.features(token_ids), mean, atol=1e-4)
         assert torch.allclose(
-            tower.features(pieces[1:2, :5]), mean[1:2], atol=1e-4
+            tower.features(token_ids[1:2, :5]), mean[1:2], atol=1e-4
         )  # padding changes nothing
 
 
@@ -257,7 +257,7 @@ def test_damaged_files_are_refused(folder: Path, tmp_path: Path) -> None:
             MiniEncoder.open(tmp_path)
     many = Tokenizer(models.WordLevel({f"w{row}": row for row in range(30_523)}, "w0"))
     many.save(str(tmp_path / TOKENIZER))
-    with pytest.raises(ModelMismatch, match="has 30523 pieces, mini knows 30522"):
+    with pytest.raises(ModelMismatch, match="has 30523 tokens, mini knows 30522"):
         MiniEncoder.open(tmp_path)
 
 

@@ -42,8 +42,8 @@ def test_features_and_heads_are_the_encoder(encoder: Any, train: TrainingSet) ->
     with torch.no_grad():
         rows = torch.arange(5)
         assert torch.allclose(heads(images[:5], "image"), encoder.image_vectors(pictures[rows]), atol=1e-5)
-        pieces = encoder.prepare_texts(train.texts[:5])
-        assert torch.allclose(heads(texts[:5], "text"), encoder.text_vectors(pieces), atol=1e-5)
+        token_ids = encoder.prepare_texts(train.texts[:5])
+        assert torch.allclose(heads(texts[:5], "text"), encoder.text_vectors(token_ids), atol=1e-5)
 
 
 def test_only_the_heads_learn_and_they_find_more(encoder: Any, train: TrainingSet, tmp_path: Path) -> None:

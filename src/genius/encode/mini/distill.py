@@ -1,7 +1,7 @@
-"""How `mini` comes to be: published towers, aligned to CLIP's image vectors, then taught to see like CLIP.
+"""How `mini` is made from published towers: the text tower is aligned to CLIP, the image tower distilled.
 
-1. `align_text`: MiniLM and a linear map of CLIP's image vectors are trained by eq. 2: a text tower for CLIP.
-2. `distil_images`: EfficientNet-Lite2 learns those mapped vectors on random views that CLIP sees too.
+1. `align_text`: MiniLM and a linear map of CLIP's image vectors are trained by eq. 2.
+2. `distil_images`: EfficientNet-Lite2 learns the mapped vectors on random views of the images.
 Stage 0 (encode/train.py) then trains both towers together.
 """
 
@@ -23,7 +23,7 @@ from genius.encode.mini.efficientnet import ImageTower, start_from_imagenet
 from genius.encode.mini.encoder import DIM, MiniEncoder, Towers
 from genius.encode.mini.minilm import TextTower, start_from_minilm
 from genius.encode.mini.teacher import imagenet_weights, minilm_weights
-from genius.encode.train import Texts, batch_loss, fused
+from genius.encode.train import TokenTable, batch_loss, fuse_towers
 from genius.encode.views import mixed, random_views
 from genius.seeding import generator_for
 from genius.training import distributed
@@ -68,11 +68,11 @@ def align_text(
 ) -> TrainingResult:
     """Train the text tower and the map on CLIP's vectors (images of `data`, dim) by eq. 2."""
     device = encoder.device
-    texts = Texts(data.texts, encoder, device)
+    texts = TokenTable(data.texts, encoder, device)
     pairs = rows_of(data).to(device).balanced(balance)
 
     def embed(image_rows: Tensor, text_rows: Tensor) -> Tensor:
-        return fused(
+        return fuse_towers(
             image_rows,
             text_rows,
             lambda rows: aligned.map(clip_vectors[rows]),
@@ -111,17 +111,19 @@ def distil_images(
     def step(number: int) -> dict[str, Tensor]:
         generator = generator_for(device, seed, "distillation", number)
         chosen = rows[torch.randint(len(rows), (plan.batch,), generator=generator, device=device)]
-        chance = generator_for(device, seed, "views", number, distributed.rank())
-        views = random_views(images[chosen[part]], chance, smallest=smallest_view, flip=True, colour=colour)
-        views = mixed(views, chance, mix)
+        view_generator = generator_for(device, seed, "views", number, distributed.rank())
+        views = random_views(
+            images[chosen[part]], view_generator, smallest=smallest_view, flip=True, colour=colour
+        )
+        views = mixed(views, view_generator, mix)
         target = F.normalize(teacher(views).float(), dim=1)
         vectors = F.normalize(encoder.image_vectors(views).float(), dim=1)
         direction = 1 - (vectors * target).sum(dim=1).mean()
-        everyone = distributed.all_gather_rows(target)
+        all_targets = distributed.all_gather_rows(target)
         with torch.autocast(device.type, enabled=False):
-            copied, given = (side @ everyone.T / SHARPNESS for side in (vectors, target))
+            student, wanted = (side @ all_targets.T / SHARPNESS for side in (vectors, target))
         similar = F.kl_div(
-            copied.log_softmax(dim=1), given.log_softmax(dim=1), log_target=True, reduction="batchmean"
+            student.log_softmax(dim=1), wanted.log_softmax(dim=1), log_target=True, reduction="batchmean"
         )
         return {"loss": direction + similar, "direction": direction, "similar": similar}
 

@@ -1,7 +1,7 @@
 """The image tower of `mini`: EfficientNet-Lite2, and a small head into the shared space.
 
-Convolutions, ReLU6 and additions only: it runs fast on a plain CPU. In training every convolution is followed
-by a batch norm; `fold_norms` turns both into one biased convolution, which is what is shipped.
+It has convolutions, ReLU6 and additions only, so it is fast on a CPU. In training every convolution is
+followed by a batch norm; `fold_norms` turns both into one biased convolution, which is what is shipped.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ConvUnit(nn.Module):
 
 
 class Block(nn.Module):
-    """Inverted residual: widen, convolve each channel alone, narrow; add the input where shapes allow."""
+    """Inverted residual: expand, depthwise convolution, project; a skip connection where shapes allow."""
 
     def __init__(self, wide_in: int, stage: StageShape, stride: int, *, norm: bool) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class ImageTower(nn.Module):
         self.out = nn.Linear(HIDDEN, dim)
 
     def features(self, pixels: Tensor) -> Tensor:
-        """Scaled pixels to what the last convolution sees on average, (n, 1280)."""
+        """Scaled pixels to the spatial mean of the last convolution, (n, 1280)."""
         return self.head(self.blocks(self.stem(pixels))).mean(dim=(2, 3))  # type: ignore[no-any-return]
 
     def project(self, features: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
-"""`mini`: the embedded encoder. An EfficientNet-Lite2 and a MiniLM meet in a space of width 512.
+"""`mini`: the embedded encoder. An EfficientNet-Lite2 and a MiniLM share an embedding space of width 512.
 
 It needs no hub and no network: weights and tokenizer are in the package (`models/mini/`), its card beside
-them. The text tower's matrices are stored as int8 with one scale per row, the rest as float16; in memory all
-is float32.
+them. The text tower's matrices are stored as int8 with one scale per row, the rest as float16; in memory
+everything is float32.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from genius.encode.base import Array
 from genius.encode.mini.efficientnet import ImageTower, fold_norms, scale_pixels
-from genius.encode.mini.minilm import VOCABULARY, TextTower, piece_ids
+from genius.encode.mini.minilm import VOCABULARY, TextTower, tokenize
 from genius.encode.preprocess import Preprocess
 from genius.errors import ModelMismatch, ModelNotFound
 from genius.files import write_folder
@@ -53,7 +53,7 @@ class Towers(nn.Module):
 
 
 class MiniEncoder:
-    """The two towers with their preparation of images and texts."""
+    """The two towers with their preprocessing of images and texts."""
 
     def __init__(self, towers: Towers, tokenizer: Tokenizer, fingerprint: str, device: str = "cpu") -> None:
         tokenizer.no_padding()
@@ -71,7 +71,7 @@ class MiniEncoder:
 
     @property
     def preprocess(self) -> Preprocess:
-        """The whole picture is squeezed to a square: nothing is cropped away."""
+        """The whole image is resized to a square, without a crop."""
         return Preprocess(SIDE, crop=False)
 
     def prepare_image(self, image: Image) -> Tensor:
@@ -79,8 +79,8 @@ class MiniEncoder:
         return torch.from_numpy(self.preprocess.pixels(image))
 
     def prepare_texts(self, texts: Sequence[str]) -> Tensor:
-        """Padded piece ids, (n, length)."""
-        return piece_ids(self.tokenizer, texts)
+        """Padded token ids, (n, length)."""
+        return tokenize(self.tokenizer, texts)
 
     def scaled(self, pixels: Tensor) -> Tensor:
         """uint8 pixels (n, 3, side, side) as the image tower reads them."""
@@ -91,9 +91,9 @@ class MiniEncoder:
         vectors: Tensor = self.module.image(self.scaled(pixels))
         return vectors
 
-    def text_vectors(self, pieces: Tensor) -> Tensor:
-        """Piece ids (n, length) to vectors (n, dim)."""
-        vectors: Tensor = self.module.text(pieces.to(self.device))
+    def text_vectors(self, token_ids: Tensor) -> Tensor:
+        """Token ids (n, length) to vectors (n, dim)."""
+        vectors: Tensor = self.module.text(token_ids.to(self.device))
         return vectors
 
     @torch.inference_mode()
@@ -115,8 +115,8 @@ class MiniEncoder:
         order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
         for start in range(0, len(order), TEXT_BATCH):
             rows = order[start : start + TEXT_BATCH]
-            pieces = self.prepare_texts([texts[row] for row in rows])
-            vectors[rows] = self.text_vectors(pieces).float().cpu().numpy()
+            token_ids = self.prepare_texts([texts[row] for row in rows])
+            vectors[rows] = self.text_vectors(token_ids).float().cpu().numpy()
         return vectors
 
     def save(self, folder: Path) -> None:
@@ -133,8 +133,8 @@ class MiniEncoder:
         weights, words = folder / WEIGHTS, folder / TOKENIZER
         if not (weights.is_file() and words.is_file()):
             raise ModelNotFound(f"no mini encoder in {folder}: it needs {WEIGHTS} and {TOKENIZER}")
-        with ThreadPoolExecutor(1) as beside:
-            digest = beside.submit(fingerprint, weights, words)
+        with ThreadPoolExecutor(1) as background:
+            digest = background.submit(fingerprint, weights, words)
             stored, _ = read_tensors(weights)
             with shapes_only():
                 towers = Towers().eval()
@@ -146,7 +146,7 @@ class MiniEncoder:
                 raise ModelMismatch(f"{words} is no tokenizer ({error}): fetch it again") from None
         known = tokenizer.get_vocab_size()
         if known > VOCABULARY:
-            raise ModelMismatch(f"{words} has {known} pieces, mini knows {VOCABULARY}: use its own tokenizer")
+            raise ModelMismatch(f"{words} has {known} tokens, mini knows {VOCABULARY}: use its own tokenizer")
         return cls(towers, tokenizer, digest.result(), device)
 
 
@@ -186,7 +186,7 @@ def _is_text_matrix(name: str, value: Tensor) -> bool:
 
 
 def unpack(packed: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Stored weights back to float32; in NumPy, which does not wait for threads on a busy machine."""
+    """Stored weights back to float32; by NumPy, which starts no threads."""
     state: dict[str, Tensor] = {}
     for name, value in packed.items():
         if not name.endswith(SCALE):

