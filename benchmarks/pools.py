@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from genius.decode.init import initialise
 from genius.decode.model import Decoder
 from genius.decode.shape import DecoderShape
+from genius.quantize.codebooks import init_codebooks
+from genius.quantize.model import Quantizer
 
 Floats = NDArray[np.float32]
 Codes = NDArray[Any]
@@ -62,46 +64,6 @@ class SyntheticPool:
         return x / np.linalg.norm(x, axis=1, keepdims=True), modality
 
 
-def train_codebooks(
-    x: Floats, modality: NDArray[np.uint8], levels: int, codes: int, seed: int
-) -> list[Floats]:
-    """Level 0: the mean of each modality; then k-means of what the levels before leave over."""
-    books = [np.stack([x[modality == m].mean(0) for m in range(3)])]
-    rest = x - books[0][modality]
-    rng = np.random.default_rng(seed)
-    for _ in range(levels - 1):
-        centres = rest[rng.choice(len(rest), codes, replace=False)]
-        for _ in range(8):
-            nearest_code = nearest(rest, centres)
-            sums = np.zeros_like(centres)
-            np.add.at(sums, nearest_code, rest)
-            count = np.bincount(nearest_code, minlength=codes)[:, None]
-            lost = rest[rng.choice(len(rest), codes)]
-            centres = np.where(count > 0, sums / np.maximum(count, 1), lost).astype(np.float32)
-        books.append(centres)
-        rest = rest - centres[nearest(rest, centres)]
-    return books
-
-
-def quantize(x: Floats, modality: NDArray[np.uint8], books: list[Floats]) -> NDArray[np.uint16]:
-    """Codes (n, levels) of vectors, nearest code by nearest code."""
-    codes = np.empty((len(x), len(books)), dtype=np.uint16)
-    codes[:, 0] = modality
-    rest = x - books[0][modality]
-    for level, book in enumerate(books[1:], 1):
-        codes[:, level] = nearest(rest, book)
-        rest -= book[codes[:, level]]
-    return codes
-
-
-def nearest(x: Floats, centres: Floats) -> NDArray[np.int64]:
-    """The nearest centre of each vector."""
-    half = 0.5 * (centres * centres).sum(1)
-    return np.concatenate(
-        [np.argmax(x[a : a + 20_000] @ centres.T - half, axis=1) for a in range(0, len(x), 20_000)]
-    )
-
-
 def skewed_codes(items: int, sizes: Sequence[int]) -> NDArray[np.uint16]:
     """Random codes with a skew; a pool is the beginning of every larger one."""
     scale = np.array(sizes, dtype=np.float32)
@@ -114,19 +76,23 @@ def skewed_codes(items: int, sizes: Sequence[int]) -> NDArray[np.uint16]:
 
 
 class QuantizedPool:
-    """A synthetic pool with its codebooks, quantized as far as it is asked for; `tiny` is for a trial."""
+    """A synthetic pool with codebooks from residual k-means, quantized as far as it is asked for."""
 
     def __init__(self, dim: int, tiny: bool, cache: Path | None) -> None:
         self.source, self._cache = SyntheticPool(dim), cache
-        self.codebooks = train_codebooks(*self.source.items(3000 if tiny else 50_000), LEVELS, CODES, 0)
-        self.sizes = [len(book) for book in self.codebooks]
+        self.sizes = [3, *[CODES] * (LEVELS - 1)]
+        self._quantizer = Quantizer(dim, self.sizes, fusion="sum").eval()
+        x, modality = map(torch.from_numpy, self.source.items(3000 if tiny else 50_000))
+        generator = torch.Generator().manual_seed(0)
+        init_codebooks(self._quantizer.residual, x, modality.long(), generator)
+        self.codebooks = [book.numpy() for book in self._quantizer.residual.codebooks()]
 
     def codes(self, items: int) -> Codes:
         """Codes of the first items; quantizing a million takes half a minute."""
         file = None if self._cache is None else self._cache / f"codes-{items}.npy"
         if file is not None and file.exists():
             return np.asarray(np.load(file))
-        chunks = [quantize(x, modality, self.codebooks) for x, modality in self.source.chunks(items)]
+        chunks = [self._quantizer.codes_of(x, modality) for x, modality in self.source.chunks(items)]
         codes = np.concatenate(chunks).astype(np.uint8)
         if file is not None:
             np.save(file, codes)

@@ -29,19 +29,20 @@ def test_every_symbol_of_a_formula_is_explained() -> None:
 
 
 def test_numbers_follow_their_formulas() -> None:
-    figures = {figure.symbol: figure.value for figure in (*SCRIPT["measured"](), *SCRIPT["assumed"]())}
-    lines = SCRIPT["lines"](figures)
-    codes, vectors, *_ = lines["Bytes"]
-    assert codes.value(1e9) == pytest.approx(14.013e9, rel=1e-6)
-    assert vectors.value(1e7) == pytest.approx(768 * 2 * 1e7, rel=1e-3)
-    hours = lines["Encode"][0]
-    assert hours.value(1e8) == pytest.approx(1e8 * (0.7 / 2000 + 1 / 20000) / 3600)
-    assert lines["Encode"][1].value(1e8) == 1
+    billion, million = SCRIPT["Values"](10**9), SCRIPT["Values"](10**8)
+    codes, vectors, *_ = SCRIPT["PLAN"]["lines"]["Bytes"]
+    assert billion.of(codes["value"]) == pytest.approx(14.013e9, rel=1e-6)
+    assert billion.of(vectors["value"]) == pytest.approx(768 * 2 * 1e9, rel=1e-3)
+    hours, gpus, *_ = SCRIPT["PLAN"]["lines"]["Encode"]
+    assert million.of(hours["value"]) == pytest.approx(1e8 * (0.7 / 2000 + 1 / 20000) / 3600)
+    assert million.of(gpus["value"]) == 1
     assert SCRIPT["size"](14.013e9) == "14 GB" and SCRIPT["number"](1234.5) == "1,234"
 
 
 def test_what_is_not_measured_is_marked() -> None:
-    for figure in SCRIPT["assumed"]():
-        assert "assumed" in figure.source
-    for figure in SCRIPT["measured"]():
-        assert "assumed" in figure.source or "](../benchmarks/results/" in figure.source
+    for figure in SCRIPT["PLAN"]["inputs"]:
+        computed = "[" in figure["value"]  # from a file
+        assert computed == ("file" in figure)
+        assert ("assumed" in SCRIPT["source"](figure)) == (not computed)
+        if computed:
+            assert (REPOSITORY / "benchmarks" / "results" / f"{figure['file']}.json").is_file()
