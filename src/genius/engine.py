@@ -27,6 +27,7 @@ from genius.search.searcher import Searcher
 from genius.store.index import Index
 from genius.store.large_array import CacheDamaged
 from genius.store.records import Record
+from genius.store.snapshot import Snapshot
 from genius.store.stats import stats
 from genius.types import DEFAULT_MODEL, Hit, Item, Modality, Query
 
@@ -337,7 +338,7 @@ class Engine:
             if before is not None and before.snapshot is snapshot:
                 return before
             view = PoolView(snapshot, self.index.settings["sizes"], before)
-            if before is None or before.snapshot.change <= snapshot.change:  # never back to an older state
+            if before is None or not _older(snapshot, before.snapshot):
                 self._view = view
             return view
 
@@ -354,6 +355,11 @@ def load_model(model: str | Path, device: str = "cpu") -> RetrievalModel:
     folder = model_folder(model)
     # a shipped model goes by its name, one's own by a path that holds wherever the index is opened
     return Model.load(model if folder.parent == MODELS else folder.absolute(), device=device)
+
+
+def _older(one: Snapshot, other: Snapshot) -> bool:
+    """Whether one state came before the other; states of two files (one was repaired) have no order."""
+    return one.state[0] == other.state[0] and one.change < other.change
 
 
 def _storable(id: object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +103,21 @@ def check_samples(engine: Engine, model, vectors: bool) -> None:
             assert sample.vectors is not None and len(sample.vectors) == len(picked)
         else:
             np.testing.assert_array_equal(sample.codes, [own[number].codes for number in picked])
+
+
+def test_a_view_is_kept_also_after_a_repair(fake, tmp_path, monkeypatch):
+    """A repaired file counts its changes anew; a view of an older state of the same file is not kept."""
+    with Engine.create(tmp_path / "index", fake.FakeModel()) as engine:
+        engine.add([Item("red", text="red")])
+        engine.add([Item("blue", text="blue")])
+        own, kept = engine.index.snapshot(), engine._current()
+        (file, change) = own.state
+        stale = replace(own, state=(file, change - 1))
+        monkeypatch.setattr(engine.index, "snapshot", lambda: stale)
+        assert engine._current().snapshot is stale and engine._view is kept
+        repaired = replace(own, state=((0, 0), 1))
+        monkeypatch.setattr(engine.index, "snapshot", lambda: repaired)
+        assert engine._current() is engine._current()
 
 
 def test_every_item_is_looked_at_once_per_generation(fake, tmp_path, monkeypatch):
