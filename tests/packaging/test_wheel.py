@@ -102,7 +102,7 @@ def test_sdist_holds_what_tests_and_recipes_need(sdist):
         "LICENSE",
         "README.md",
         "recipes/mini.toml",
-        "tests/test_docs.py",
+        "tests/docs/test_pages.py",
     }
     assert needed <= names
     assert not [name for name in names if name.startswith((".venv", "runs/", ".git/"))]
