@@ -114,6 +114,8 @@ class Client:
         beam: int | None = None,
     ) -> list[list[Hit]]:
         """The `k` best items for each query; they are sent side by side and answered together."""
+        if isinstance(queries, str | Path | Query):
+            raise BadInput("search_batch answers a list of queries: call search(query) for one")
 
         def one(query: str | Path | Query) -> list[Hit]:
             return self.search(query, k, want, search=search, rerank=rerank, beam=beam)
@@ -130,25 +132,42 @@ class Client:
         )
 
     def add(self, items: Iterable[Item]) -> AddResult:
-        """Add or update items by id; files are read here and sent."""
+        """Add or update items by id; files are read here and sent, bad items are skipped and named."""
+        if isinstance(items, Item):
+            raise BadInput("add takes several items: call add([item]) for one")
         total = AddResult()
         for batch in _batches(items):
-            sent = [
-                _without_none({"id": item.id, "text": item.text, "meta": dict(item.meta)}) for item in batch
-            ]
-            for item, fields in zip(batch, sent, strict=True):
-                if item.image is not None:
-                    fields["image"] = _base64(item.image)
-            answer = self._json("POST", ITEMS, {"items": sent})
-            for name in ("added", "updated", "unchanged", "repeated"):
-                setattr(total, name, getattr(total, name) + answer[name])
-            for skipped in answer["skipped"]:
-                total.report.skip(skipped["id"], skipped["reason"])
+            ready = []
+            for item in batch:
+                try:
+                    ready.append(_fields(item))
+                except BadInput as error:
+                    total.report.skip(getattr(item, "id", item), error)
+            self._add(ready, total)
         return total
 
-    def remove(self, ids: Sequence[str]) -> int:
-        """Take items out by id; how many there were."""
-        return sum(self._maybe("DELETE", f"/v1/items/{quote(id, safe='')}") is not None for id in ids)
+    def _add(self, items: Sequence[dict[str, Any]], total: AddResult) -> None:
+        """Send items and count what became of them; if the server refuses a batch, each is sent alone."""
+        if not items:
+            return
+        try:
+            answer = self._json("POST", ITEMS, {"items": items})
+        except BadInput as error:
+            if len(items) == 1:
+                total.report.skip(items[0]["id"], error)
+                return
+            for item in items:
+                self._add([item], total)
+            return
+        for name in ("added", "updated", "unchanged", "repeated"):
+            setattr(total, name, getattr(total, name) + answer[name])
+        for skipped in answer["skipped"]:
+            total.report.skip(skipped["id"], skipped["reason"])
+
+    def remove(self, ids: str | Iterable[str]) -> int:
+        """Take items out by id, one or several; how many there were."""
+        every = [ids] if isinstance(ids, str) else ids
+        return sum(self._maybe("DELETE", f"/v1/items/{quote(id, safe='')}") is not None for id in every)
 
     def get(self, id: str) -> StoredItem | None:
         """What is stored of an item; None if it is not there."""
@@ -241,6 +260,22 @@ def _wanted(query: Query, want: Modality | str | None) -> tuple[str, str | None]
     if want.strip().lower() == "any":
         return "any", None
     return Modality.parse(want).value, query.instruction
+
+
+def _fields(item: Item) -> dict[str, Any]:
+    """An item as it is sent; raises BadInput if it cannot be."""
+    if not isinstance(item, Item):
+        raise BadInput(f"not an Item but {type(item).__name__}")
+    try:
+        fields = _without_none({"id": item.id, "text": item.text, "meta": dict(item.meta)})
+        if item.image is not None:
+            fields["image"] = _base64(item.image)
+        json.dumps(fields, allow_nan=False)
+    except BadInput:
+        raise
+    except Exception as error:  # parts of a type that nobody foresaw: their owner is told, the run goes on
+        raise BadInput(f"cannot be sent: {type(error).__name__}: {error}") from None
+    return {"id": None, **fields}
 
 
 def _base64(image: ImageSource) -> str:

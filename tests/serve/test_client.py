@@ -65,26 +65,41 @@ def test_searches_are_those_of_the_engine(client, served, tmp_path, kit):
 def test_items_come_and_go(client, tmp_path, kit):
     file = tmp_path / "a.png"
     file.write_bytes(kit.picture("teal"))
-    items = [Item("a/b ü.png", image=file, text="teal", meta={"n": 1}), Item("", text="no id")]
-    with pytest.raises(BadInput, match="id"):
-        client.add(items)
-    added = client.add([items[0], Item("broken", image=b"no image")])
-    assert added.added == 1 and added.skipped[0].name == "broken"
+    bad = [
+        Item("", text="no id"),
+        Item("broken", image=b"no image"),
+        Item("absent", image=tmp_path / "nowhere.png"),
+        Item("meta", text="red", meta=None),
+        Item(["list"], text="red"),
+        Item("text", text=5),
+        Item("deep", text="red", meta={"a": "\ud800"}),
+        None,
+    ]
+    added = client.add([*bad[:4], Item("a/b ü.png", image=file, text="teal", meta={"n": 1}), *bad[4:]])
+    assert (added.added, added.report.skipped) == (1, len(bad))
+    assert {"broken", "absent", "meta", "text", "deep"} <= {name for name, _ in added.skipped}
+    with pytest.raises(BadInput, match=r"add\(\[item\]\)"):
+        client.add(Item("one", text="red"))
+    with pytest.raises(BadInput, match=r"search\(query\)"):
+        client.search_batch("red")
+    with pytest.raises(BadInput, match="search_batch"):
+        client.search(["red"])
     stored = client.get("a/b ü.png")
     assert stored is not None and stored.meta == {"n": 1} and stored.modality == "pair"
     thumbnail = client.thumbnail("a/b ü.png", 64)
     assert thumbnail is not None and thumbnail[:2] == b"\xff\xd8"
     assert client.stats()["items"] == 32
     assert "a/b ü.png" in names(client.like("p-cyan", "teal teal", k=20))
-    assert client.remove(["a/b ü.png", "nobody"]) == 1
+    assert client.remove(["nobody"]) == 0
+    assert client.remove("a/b ü.png") == 1
     assert client.get("a/b ü.png") is None and client.thumbnail("nobody") is None
 
 
 def test_what_goes_wrong_is_said(client, served):
     with pytest.raises(BadInput, match="at most 500"):
         client.search("x", beam=501)
-    with pytest.raises(BadInput, match="cannot read"):
-        client.add([Item("x", image="/no/such/file.png")])
+    ((name, reason),) = client.add([Item("x", image="/no/such/file.png")]).skipped
+    assert name == "x" and "cannot read" in reason
     with Client(served.url, "wrong") as stranger, pytest.raises(ServerError, match="key") as refused:
         stranger.stats()
     assert refused.value.status == 401
