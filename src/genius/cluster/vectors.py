@@ -17,7 +17,8 @@ from genius.engine import Engine
 from genius.query.view import PoolView
 from genius.serve.log import LOGGER
 from genius.store import generations
-from genius.store.index import LAYOUT, Index
+from genius.store.building import LAYOUT
+from genius.store.index import Index
 from genius.store.large_array import CacheDamaged, LargeArray
 
 AT_ONCE = 1 << 14  # rows copied at a time

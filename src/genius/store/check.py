@@ -10,8 +10,9 @@ import numpy as np
 
 from genius.errors import IndexCorrupt
 from genius.store import generations
+from genius.store.building import LAYOUT
 from genius.store.connection import INDEX_FILE
-from genius.store.index import LAYOUT, LOCK, Index
+from genius.store.index import LOCK, Index
 from genius.store.large_array import CacheDamaged
 from genius.store.lock import WriterLock
 from genius.store.repair import Salvage, repair_truth

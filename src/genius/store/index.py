@@ -8,26 +8,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from genius import files
 from genius.errors import BadInput, IndexLocked, IndexMismatch, StorageError
 from genius.failpoints import failpoint
 from genius.locks import OrderedLock
-from genius.search.trie import Trie
 from genius.store import generations, schema
+from genius.store.building import LAYOUT, GenerationBuilder
 from genius.store.connection import INDEX_FILE, create
 from genius.store.delta import Delta
-from genius.store.generations import AnyArray, Generation, Stream
+from genius.store.generations import Generation
 from genius.store.large_array import CacheDamaged
 from genius.store.lock import WriterLock
-from genius.store.records import (
-    Amendment,
-    Record,
-    RecordBatch,
-    RowRuns,
-    pack_modality,
-)
+from genius.store.records import Amendment, Record
 from genius.store.repair import REPAIRED, finish_repair
 from genius.store.snapshot import GenerationRef, Snapshot
 from genius.store.truth import Truth
@@ -36,7 +28,6 @@ LOGGER = logging.getLogger("genius.store")
 LOCK = "writer.lock"
 ATTEMPTS = 10  # at a snapshot while others change the index
 FILES = "files"  # folder of the images that were imported with their items
-LAYOUT = "trie-1"  # form of the arrays of a generation; changes when they do
 SETTINGS = (
     "model",
     "fingerprint",
@@ -56,6 +47,7 @@ class Index:
         self.settings = truth.settings()
         self.levels = len(self.settings["sizes"])
         self.dim: int | None = self.settings["dim"] if self.settings["vectors"] else None
+        self._builder = GenerationBuilder(truth, self.settings["sizes"], self.dim)
         self._lock = WriterLock(folder / LOCK)
         self._writes = OrderedLock("writer")
         self._views = OrderedLock("snapshot")
@@ -205,15 +197,15 @@ class Index:
         """Publish a new generation that holds every item, and forget tombstones; its number."""
         with self.writing(wait):
             through = self.truth.last_row()
-            base = RecordBatch.join([self._empty(), *self.truth.batches(self.levels, None, through=through)])
+            base = self._builder.items(through, vectors=False)
             failpoint("before-build")
-            built = self._arrays(base)
+            built = self._builder.arrays(base)
             failpoint("during-build")
             number = max(self.pinned().number, *generations.numbers(self.folder), 0) + 1
             settings = {key: self.settings[key] for key in SETTINGS}
             facts = {"layout": LAYOUT, "last_row": through, "settings": settings}
             digest = generations.publish(
-                self.folder, number, facts, built, self._vector_stream(len(base), through)
+                self.folder, number, facts, built, self._builder.vectors(len(base), through)
             )
             failpoint("before-generation-commit")
             with self.truth.writing():
@@ -248,6 +240,7 @@ class Index:
                 if len(damaged) == 2:  # once, a compaction may have replaced it between our two looks at it
                     break
             except IndexLocked:  # it was changed while we read it without write permission
+                self._snapshot = self._delta = None  # what was read may be of two states
                 if attempt == ATTEMPTS - 1:
                     raise
         return self.rebuild(str(damaged[-1]))
@@ -312,47 +305,19 @@ class Index:
 
     def _load(self, pinned: GenerationRef) -> Generation:
         if pinned.number == 0:
-            return self._in_memory(0)
+            return self._builder.in_memory(0)
         return generations.load(self.folder, pinned.number, pinned.digest, LAYOUT)
 
     def _renew_in_memory(self) -> None:
         """Put a generation in memory in the place of a damaged one that cannot be written anew."""
         with self.truth.reading():
             through = self.truth.last_row()
-            generation = self._in_memory(through)
+            generation = self._builder.in_memory(through)
             self._delta = delta = Delta(through, self.levels, self.dim)
             gone, removed = self.truth.removed(through), self.truth.removed_digest()
             state = (self.truth.identity, -1)
             self._snapshot = Snapshot(state, generation, removed, gone, *delta.without(gone), through)
             self._pinned = self.pinned()
-
-    def _in_memory(self, through: int) -> Generation:
-        parts = self.truth.batches(self.levels, self.dim, through=through)
-        base = RecordBatch.join([self._empty(), *parts])
-        large = {} if base.vectors is None else {"vectors": base.vectors}
-        return Generation(0, through, self._arrays(base), dict(large))
-
-    def _arrays(self, base: RecordBatch) -> dict[str, AnyArray]:
-        runs = RowRuns.of(base.rows)
-        own: dict[str, AnyArray] = {
-            "run_place": runs.place,
-            "run_row": runs.row,
-            "modality": pack_modality(base.modality),
-        }
-        return {**own, **Trie.build(base.codes, self.settings["sizes"]).arrays()}
-
-    def _vector_stream(self, count: int, through: int) -> dict[str, Stream]:
-        if self.dim is None:
-            return {}
-        parts = self.truth.batches(self.levels, self.dim, through=through)
-        pieces = (part.vectors for part in parts if part.vectors is not None)
-        return {"vectors": Stream("<f2", (count, self.dim), pieces)}
-
-    def _empty(self) -> RecordBatch:
-        vectors = None if self.dim is None else np.zeros((0, self.dim), np.float16)
-        return RecordBatch(
-            np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros((0, self.levels), np.uint16), vectors
-        )
 
     def _check(self, record: Record) -> None:
         width = None if record.vector is None else record.vector.shape
