@@ -99,6 +99,7 @@ class DistillationConfig(ConfigTable):
     smallest_view: float = Field(default=0.3, gt=0, le=1)
     colour: float = Field(default=0.3, ge=0, lt=1)
     mix: float = Field(default=0.3, ge=0, le=1)  # share of views blended with another
+    body_rate: float = Field(default=0.06, gt=0)  # factor on alignment.rate for the text tower below its head
 
 
 class QuantizerConfig(ConfigTable):
@@ -162,6 +163,8 @@ class DecoderTrainingConfig(ConfigTable):
     toward_query: float = Field(default=0.0, ge=0, le=1)  # soft targets measured from between item and query
     lookup_share: float = Field(default=0.0, ge=0, le=1)  # share of the order that lookup search would give
     lookup_temperature: float = Field(default=0.02, gt=0)
+    perplexity: float = Field(default=0.0, ge=0)  # of soft targets; sets T of each level
+    target_temperature: float = Field(default=0.0, ge=0)  # T of soft targets at all levels
     ranking: float = Field(default=0.0, ge=0)  # weight of the listwise term against nearest rivals
     rivals: int = Field(default=15, ge=1)  # rivals of each query in the listwise term
     indexing: float = Field(default=0.0, ge=0, le=1)  # share of items that are their own query

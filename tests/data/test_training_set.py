@@ -47,7 +47,8 @@ def test_every_instruction_is_a_variant_and_shorter_lists_repeat(mbeir_root: Pat
     with_default = read_training_set(open_dataset("mbeir", mbeir_root), "train", defaults=True)
     sentence = query_text(default_instruction(Modality.TEXT, Modality.PAIR), "which?")
     assert sentence in [with_default.texts[text] for text in with_default.query_texts[1]]
-    assert with_default.query_texts.shape == (3, 3)
+    assert with_default.query_texts.shape == (3, 4)
+    assert "Which?" in [with_default.texts[text] for text in with_default.query_texts[1]]  # no instruction
 
 
 def test_validation_asks_under_the_chosen_instruction(mbeir_root: Path) -> None:

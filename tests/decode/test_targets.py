@@ -8,7 +8,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from genius.decode.targets import SoftTargetOptions, SoftTargets, level_losses, mean_nearest, residuals
+from genius.decode.targets import (
+    SoftTargetOptions,
+    SoftTargets,
+    level_losses,
+    mean_nearest,
+    residuals,
+    temperatures_of,
+)
 
 BOOKS = [
     torch.tensor([[1.0, 0.0], [0.0, 1.0]]),
@@ -31,7 +38,7 @@ def test_residual_and_nearest_distance_by_hand() -> None:
 
 
 def test_soft_target_by_hand() -> None:
-    make = SoftTargets(BOOKS, [0.09, 0.04], SoftTargetOptions(softness=0.5))  # T = 0.02 at level 1
+    make = SoftTargets(BOOKS, [0.045, 0.02], SoftTargetOptions())  # T = 0.02 at level 1
     (target,) = make(Z, Z, CODES)
     # r = (0, 0.3): squared distances 0.09, 0.04 and 0.25 + 0.09
     expected = softmax(-0.09 / 0.02, -0.04 / 0.02, -0.34 / 0.02)
@@ -46,7 +53,7 @@ def test_soft_target_follows_the_items_own_codes_not_the_nearest() -> None:
 
 
 def test_a_small_temperature_gives_the_nearest_code() -> None:
-    (target,) = SoftTargets(BOOKS, [0.09, 0.04], SoftTargetOptions(softness=0.01))(Z, Z, CODES)
+    (target,) = SoftTargets(BOOKS, [0.0009, 0.0004], SoftTargetOptions())(Z, Z, CODES)
     torch.testing.assert_close(target, torch.tensor([[0.0, 1.0, 0.0]]))
 
 
@@ -91,10 +98,25 @@ def test_loss_of_hard_soft_and_mixed_targets() -> None:
 def test_targets_carry_no_gradient_and_ignore_autocast() -> None:
     z = F.normalize(torch.randn(8, 2, generator=torch.Generator().manual_seed(0)), dim=1).requires_grad_()
     codes = torch.tensor([[0, 1]]).expand(8, 2)
-    make = SoftTargets(BOOKS, [0.1, 0.1], SoftTargetOptions())
+    make = SoftTargets(BOOKS, [0.008, 0.008], SoftTargetOptions())
     (plain,) = make(z, z, codes)
     with torch.autocast("cpu", torch.bfloat16):
         (cast,) = make(z, z, codes)
     assert not plain.requires_grad
     assert cast.dtype == torch.float32
     torch.testing.assert_close(plain, cast)
+
+
+def test_temperatures_follow_the_distances_the_perplexity_or_one_value() -> None:
+    relative = temperatures_of(Z, CODES, BOOKS, SoftTargetOptions(softness=0.5))
+    assert relative == pytest.approx([0.045, 0.02])
+    assert temperatures_of(Z, CODES, BOOKS, SoftTargetOptions(target_temperature=0.06)) == [0.06, 0.06]
+    generator = torch.Generator().manual_seed(0)
+    books = [torch.randn(size, 8, generator=generator) for size in (3, 32, 32)]
+    z = torch.randn(400, 8, generator=generator)
+    codes = torch.stack([torch.randint(size, (400,), generator=generator) for size in (3, 32, 32)], dim=1)
+    values = SoftTargetOptions(perplexity=6)
+    targets = SoftTargets(books, temperatures_of(z, codes, books, values), values)(z, z, codes)
+    for target in targets:
+        entropy = -(target * target.clamp(min=1e-30).log()).sum(1).mean()
+        assert float(entropy.exp()) == pytest.approx(6, rel=0.01)

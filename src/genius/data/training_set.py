@@ -62,11 +62,11 @@ def read_training_set(
 ) -> TrainingSet:
     """All queries of `split` with a positive in its universal pool, and the items of that pool.
 
-    `chosen` keeps the one instruction that a query's id picks, for validation; `defaults` adds the sentence
-    that the engine uses for queries without an instruction as one more variant. `most_queries` and
-    `most_items` keep a part that a hash of the ids picks, the same on every run: as many queries of each
-    task, their positives, and other items up to that number.
-    """
+            `chosen` keeps the one instruction that a query's id picks, for validation; `defaults` adds two variants:
+        the sentence that the product uses where nobody gives an instruction, and no instruction at all.
+        `most_queries` and `most_items` keep a part that a hash of the ids picks, the same on every run: as many
+        queries of each task, their positives, and other items up to that number.
+        """
     images, texts = _Table(), _Table()
     sample = _Sample(dataset, split, most_queries, most_items)
     item_rows: dict[str, int] = {}
@@ -93,8 +93,8 @@ def read_training_set(
         query_image.append(images.row(None if query.image is None else str(query.image)))
         ways = [dataset.instructions.chosen(query)] if chosen else dataset.instructions.of(query)
         sentences = [way.sentence for way in ways]
-        if defaults:
-            sentences.append(default_instruction(query.modality, query.want))
+        if defaults:  # the product's own ways to ask: its sentence, and none
+            sentences += [default_instruction(query.modality, query.want), ""]
         variants.append([texts.row(query_text(sentence, query.text)) for sentence in sentences])
         task_rows.append(tasks.setdefault(str(query.row), len(tasks)))
         positives += found

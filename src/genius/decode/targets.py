@@ -16,6 +16,7 @@ z_query is the vector that the decoder reads, after augmentation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -33,6 +34,8 @@ class SoftTargetOptions:
     toward_query: float = 0.0
     lookup_share: float = 0.0
     lookup_temperature: float = 0.02
+    perplexity: float = 0.0  # if set, T of each level is the one at which targets have this perplexity
+    target_temperature: float = 0.0  # if set, T of all levels
 
 
 class SoftTargets:
@@ -41,17 +44,17 @@ class SoftTargets:
     def __init__(
         self,
         codebooks: Sequence[Tensor],
-        nearest: Sequence[float],
+        temperatures: Sequence[float],
         values: SoftTargetOptions,
         first_level: int = 1,
     ) -> None:
-        """`codebooks` (sizes[level], dim) per level; `nearest` from `mean_nearest`.
+        """`codebooks` (sizes[level], dim) per level; `temperatures` from `temperatures_of`.
 
         Levels before `first_level` stay hard; it is 0 for a quantizer without a modality level.
         """
         self.codebooks = [book.detach().float() for book in codebooks]
         self.lengths = [book.square().sum(1) for book in self.codebooks]  # |e_k|^2
-        self.temperatures = [max(values.softness * distance, 1e-8) for distance in nearest]
+        self.temperatures = list(temperatures)
         self.values, self.first_level = values, first_level
 
     @torch.no_grad()
@@ -105,3 +108,31 @@ def mean_nearest(z: Tensor, codes: Tensor, codebooks: Sequence[Tensor], rows: in
     """Mean of |r - e|^2 at each level over the first `rows` items, e being the item's own code vector."""
     _, *left = residuals(z[:rows].float(), codes[:rows], codebooks)
     return [rest.square().sum(1).mean().item() for rest in left]
+
+
+def temperatures_of(
+    z: Tensor, codes: Tensor, codebooks: Sequence[Tensor], values: SoftTargetOptions, rows: int = 8192
+) -> list[float]:
+    """T of each level as `values` says, measured on the first `rows` items."""
+    if values.target_temperature:
+        return [values.target_temperature] * len(codebooks)
+    if not values.perplexity:
+        return [max(values.softness * distance, 1e-8) for distance in mean_nearest(z, codes, codebooks)]
+    *left, _ = residuals(z[:rows].float(), codes[:rows], codebooks)
+    return [
+        _temperature(2 * r @ book.float().T - book.float().square().sum(1), values.perplexity)
+        for r, book in zip(left, codebooks, strict=True)
+    ]
+
+
+def _temperature(closeness: Tensor, perplexity: float) -> float:
+    """The T at which softmax(closeness / T) has this perplexity in the geometric mean over the rows."""
+    low, high = 1e-5, 10.0
+    if perplexity >= closeness.shape[1]:
+        return high
+    for _ in range(40):
+        middle = (low * high) ** 0.5
+        chance = F.log_softmax(closeness / middle, dim=1)
+        entropy = float(-(chance.exp() * chance).sum(1).mean())
+        low, high = (middle, high) if entropy < math.log(perplexity) else (low, middle)
+    return (low * high) ** 0.5

@@ -19,7 +19,7 @@ from genius.data.pairs import Pairs
 from genius.decode.augment import Augmentation, augment
 from genius.decode.model import Decoder
 from genius.decode.rivals import Rivals, list_loss, nearest_rivals
-from genius.decode.targets import SoftTargetOptions, SoftTargets, level_losses, mean_nearest
+from genius.decode.targets import SoftTargetOptions, SoftTargets, level_losses, temperatures_of
 from genius.decode.validation import DecoderValidation, validator
 from genius.decode.vectors import QueryVectors, encode_items
 from genius.errors import BadInput
@@ -128,7 +128,9 @@ def _loss_of(
 ) -> Loss:
     soft, books = objective.soft, quantizer.residual.codebooks()
     first = quantizer.residual.first_level
-    targets = SoftTargets(books, mean_nearest(z, codes, books), soft, first_level=first) if soft else None
+    targets = (
+        SoftTargets(books, temperatures_of(z, codes, books, soft), soft, first_level=first) if soft else None
+    )
 
     def loss(z_query: Tensor, z_item: Tensor, codes: Tensor, usable: Tensor) -> Tensor:
         logits = decoder(z_query, codes)

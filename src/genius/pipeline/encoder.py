@@ -77,13 +77,16 @@ def distil_mini(
     seed: int,
     device: torch.device,
 ) -> DistillationResult:
-    """Align the text tower to CLIP's image vectors, then distil the image tower from them."""
+    """Align the text tower to CLIP's image embeddings, then distil those into the image tower."""
     clip = ClipTeacher(clip_weights(Path(table.teacher))).to(device).eval()
     if device.type == "cuda":
         clip.tower.bfloat16()
     images = SplitImages.of(encoder, splits, device, resident=True)
-    clip_train = in_chunks(lambda rows: clip(images.train[rows]), len(images.train), device)
-    clip_val = in_chunks(lambda rows: clip(images.val[rows]), len(images.val), device)
+    teacher = distill.CentredTeacher(clip)
+    clip_train = in_chunks(lambda rows: teacher.embed(images.train[rows]), len(images.train), device)
+    teacher.mean = clip_train.mean(dim=0)
+    clip_train = teacher.centred(clip_train)
+    clip_val = in_chunks(lambda rows: teacher(images.val[rows]), len(images.val), device)
 
     aligned = distill.Aligned(encoder.module.text).to(device)
     tokens = TokenTable(splits.val.texts, encoder, device)
@@ -98,7 +101,7 @@ def distil_mini(
 
     reference = distill.align_text(
         aligned, encoder, clip_train, splits.train, table.alignment,
-        folder=folder / "alignment", seed=seed, balance=balance,
+        folder=folder / "alignment", seed=seed, balance=balance, body_rate=table.body_rate,
         validate=lambda: hit_rates(splits.val, embed_by_teacher, device),
     )  # fmt: skip
 
@@ -109,24 +112,20 @@ def distil_mini(
         return fuse_towers(
             image_rows,
             text_rows,
-            lambda rows: encoder.image_vectors(images.val[rows]),
+            lambda rows: aligned.map(encoder.image_vectors(images.val[rows]).float()),
             lambda rows: val_texts[rows],
         )
 
-    @torch.no_grad()
-    def target(pixels: Tensor) -> Tensor:
-        vectors: Tensor = aligned.map(clip(pixels).float())
-        return vectors
-
     distill.distil_images(
-        encoder.module.image, encoder, target, images.train,
+        encoder.module.image, encoder, teacher, images.train,
         torch.arange(len(images.train), device=device), table.images,
         folder=folder / "distillation", seed=seed,
         validate=lambda: hit_rates(splits.val, embed_by_student, device),
         smallest_view=table.smallest_view, colour=table.colour, mix=table.mix,
     )  # fmt: skip
+    aligned.fold_into(encoder.module.image)
     encoder.module.requires_grad_(True)
-    return DistillationResult(target, reference, images)
+    return DistillationResult(lambda pixels: aligned.map(teacher(pixels)), reference, images)
 
 
 def train_stage(

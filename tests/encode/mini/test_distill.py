@@ -81,7 +81,7 @@ def test_the_image_tower_learns_the_teachers_directions(encoder, train: Training
         seed=0, smallest_view=0.6, colour=0.1, mix=0.3,
     )  # fmt: skip
     assert result.steps == 40
-    for name in ("direction", "similar"):
+    for name in ("angle", "divergence"):
         assert losses(tmp_path, name)[-1] < 0.7 * losses(tmp_path, name)[0]
     assert not moved(encoder.module.text, text)
 
@@ -89,12 +89,38 @@ def test_the_image_tower_learns_the_teachers_directions(encoder, train: Training
 def test_a_student_that_equals_its_teacher_has_nothing_to_learn(encoder, train, tmp_path: Path) -> None:
     pictures = ImageTable(train.images, encoder, CPU, resident=True)
     encoder.module.eval()
-    encoder.image_vectors = lambda views: seen_by_teacher(views) + 0 * encoder.module.image.out.bias.sum()
+    unit = torch.nn.functional.normalize
+    encoder.image_vectors = lambda views: (
+        unit(seen_by_teacher(views), dim=1) + 0 * encoder.module.image.out.bias.sum()
+    )
     distill.distil_images(
         encoder.module.image, encoder, seen_by_teacher, pictures, torch.arange(8),
         OptimiserConfig(steps=1, batch=4), folder=tmp_path, seed=0, smallest_view=0.5, colour=0.2, mix=0.5,
     )  # fmt: skip
     assert losses(tmp_path) == pytest.approx([0.0], abs=1e-5)
+
+
+def test_the_centred_teacher_tells_images_apart() -> None:
+    generator = torch.Generator().manual_seed(0)
+    common = 3 * torch.ones(512)
+    embeddings = torch.randn(64, 512, generator=generator) / 8 + common
+    teacher = distill.CentredTeacher(lambda pixels: embeddings)
+    plain = teacher.embed(torch.empty(0))
+    assert (plain @ plain.T).mean() > 0.9
+    teacher.mean = plain.mean(dim=0)
+    centred = teacher(torch.empty(0))
+    assert torch.allclose(centred.norm(dim=1), torch.ones(64), atol=1e-5)
+    assert (centred @ centred.T - torch.eye(64)).mean().abs() < 0.02
+
+
+def test_a_folded_map_gives_what_tower_and_map_give(encoder) -> None:
+    tower, aligned = encoder.module.image.eval(), distill.Aligned(encoder.module.text)
+    torch.nn.init.normal_(aligned.map.weight, std=0.1, generator=torch.Generator().manual_seed(0))
+    features = torch.randn(5, 1280, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        wanted = aligned.map(tower.project(features))
+        aligned.fold_into(tower)
+        assert torch.allclose(tower.project(features), wanted, atol=1e-4)
 
 
 # --- wheels ----------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
-"""How `mini` is made from published towers: the text tower is aligned to CLIP, the image tower distilled.
+"""Distillation of CLIP's image tower into `mini`, which starts from published towers.
 
-1. `align_text`: MiniLM and a linear map of CLIP's image vectors are trained by eq. 2.
-2. `distil_images`: EfficientNet-Lite2 learns the mapped vectors on random views of the images.
+1. `align_text`: MiniLM and a linear map of the teacher's embeddings are trained by eq. 2.
+2. `distil_images`: EfficientNet-Lite2 learns the teacher's embeddings on random views that both see.
+3. `Aligned.fold_into`: the map becomes part of the image tower's last layer.
 Stage 0 (encode/train.py) then trains both towers together.
 """
 
@@ -30,7 +31,9 @@ from genius.training import distributed
 from genius.training.loop import TrainingResult, run
 
 Validate = Callable[[], Mapping[str, float]]
+HEAD = ("text.hidden.", "text.out.")
 SHARPNESS = 0.05  # temperature of the similarities that the student copies
+LENGTH_WEIGHT = 0.05  # of the term that keeps the embeddings near unit length
 
 
 def start(image_wheel: Path, text_wheel: Path, dropout: float, device: str) -> MiniEncoder:
@@ -43,14 +46,46 @@ def start(image_wheel: Path, text_wheel: Path, dropout: float, device: str) -> M
 
 
 class Aligned(nn.Module):
-    """A text tower and the linear map that brings CLIP's image vectors to it."""
+    """A text tower and the linear map that brings the teacher's embeddings to it.
+
+    The map has no bias: it acts on directions, whatever the length of the image tower's embeddings.
+    """
 
     def __init__(self, text: TextTower) -> None:
         super().__init__()
         self.text = text
-        self.map = nn.Linear(DIM, DIM)
+        self.map = nn.Linear(DIM, DIM, bias=False)
         nn.init.eye_(self.map.weight)
-        nn.init.zeros_(self.map.bias)
+
+    @torch.no_grad()
+    def fold_into(self, tower: ImageTower) -> None:
+        """Make the map part of the last layer of `tower`, which has learned the teacher's embeddings."""
+        for parameter in (tower.out.weight, tower.out.bias):
+            parameter.copy_(self.map.weight @ parameter)
+
+
+class CentredTeacher:
+    """The teacher's unit embeddings less their mean over the training images, scaled to unit length.
+
+    Embeddings of CLIP share a large common component: two images chosen at random have a cosine of about 0.5.
+    Without it the student's loss is about what tells images apart.
+    """
+
+    def __init__(self, teacher: Callable[[Tensor], Tensor], mean: Tensor | None = None) -> None:
+        self.teacher, self.mean = teacher, mean
+
+    def embed(self, pixels: Tensor) -> Tensor:
+        """Unit embeddings (n, dim), not centred."""
+        return F.normalize(self.teacher(pixels).float(), dim=1)
+
+    def centred(self, embeddings: Tensor) -> Tensor:
+        """Unit embeddings (n, dim) without the common component."""
+        return F.normalize(embeddings - self.mean, dim=1) if self.mean is not None else embeddings
+
+    @torch.no_grad()
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """Targets (n, dim) of a batch of pixels."""
+        return self.centred(self.embed(pixels))
 
 
 def align_text(
@@ -64,9 +99,13 @@ def align_text(
     seed: int,
     balance: float,
     temperature: float = 0.01,
+    body_rate: float = 1.0,
     validate: Validate | None = None,
 ) -> TrainingResult:
-    """Train the text tower and the map on CLIP's vectors (images of `data`, dim) by eq. 2."""
+    """Train the text tower and the map on CLIP's vectors (images of `data`, dim) by eq. 2.
+
+    `body_rate` is the factor on the rate of the text tower below its head.
+    """
     device = encoder.device
     texts = TokenTable(data.texts, encoder, device)
     pairs = rows_of(data).to(device).balanced(balance)
@@ -83,7 +122,12 @@ def align_text(
         batch = pairs.sample(number, plan.batch, seed)
         return {"loss": batch_loss(embed, pairs, batch, temperature)}
 
-    return run("alignment", aligned, step, plan, folder=folder, seed=seed, validate=validate)
+    def rate_factor(name: str) -> float:
+        return body_rate if name.startswith("text.") and not name.startswith(HEAD) else 1.0
+
+    return run(
+        "alignment", aligned, step, plan, folder=folder, seed=seed, validate=validate, rate_factor=rate_factor
+    )
 
 
 def distil_images(
@@ -101,11 +145,13 @@ def distil_images(
     mix: float,
     validate: Validate | None = None,
 ) -> TrainingResult:
-    """Train the image tower on views of the images in `rows`: the teacher's directions and similarities.
+    """Train the image tower on random views of the images in `rows`, which `teacher` sees too.
 
-    The second term copies, for each view, the teacher's similarities to all other views of the batch.
+    Three terms: the angle to the teacher's embedding, the Kullback-Leibler divergence of the similarities to
+    the teacher's embeddings of all other views of the batch, and a small one that keeps lengths near 1.
     """
     device = encoder.device
+    embed = torch.compile(encoder.image_vectors, dynamic=False) if plan.compile else encoder.image_vectors
     part = distributed.rank_slice(plan.batch)
 
     def step(number: int) -> dict[str, Tensor]:
@@ -117,14 +163,17 @@ def distil_images(
         )
         views = mixed(views, view_generator, mix)
         target = F.normalize(teacher(views).float(), dim=1)
-        vectors = F.normalize(encoder.image_vectors(views).float(), dim=1)
-        direction = 1 - (vectors * target).sum(dim=1).mean()
-        all_targets = distributed.all_gather_rows(target)
+        embeddings = embed(views).float()
+        length = embeddings.norm(dim=1)
+        embeddings = F.normalize(embeddings, dim=1)
+        angle = 1 - (embeddings * target).sum(dim=1).mean()
+        targets = distributed.all_gather_rows(target)
         with torch.autocast(device.type, enabled=False):
-            student, wanted = (side @ all_targets.T / SHARPNESS for side in (vectors, target))
-        similar = F.kl_div(
-            student.log_softmax(dim=1), wanted.log_softmax(dim=1), log_target=True, reduction="batchmean"
-        )
-        return {"loss": direction + similar, "direction": direction, "similar": similar}
+            learned, wanted = (
+                (side @ targets.T / SHARPNESS).log_softmax(dim=1) for side in (embeddings, target)
+            )
+        divergence = F.kl_div(learned, wanted, log_target=True, reduction="batchmean")
+        loss = 2 * angle + divergence + LENGTH_WEIGHT * (length - 1).square().mean()
+        return {"loss": loss, "angle": angle, "divergence": divergence}
 
     return run("distillation", tower, step, plan, folder=folder, seed=seed, validate=validate)

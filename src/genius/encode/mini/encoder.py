@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 DIM = 512
 SIDE = 224
 IMAGE_BATCH = 16
-TEXT_BATCH = 32
+TEXT_BATCH, GPU_TEXT_BATCH = 32, 1024
 WEIGHTS, TOKENIZER = "encoder.safetensors", "tokenizer.json"
 SCALE = ".scale"  # ends the name of the scales of a matrix
 EMBEDDED = Path(__file__).parents[2] / "models" / "mini"
@@ -113,10 +113,11 @@ class MiniEncoder:
         self.module.eval()
         vectors = np.empty((len(texts), DIM), dtype=np.float32)
         order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
-        for start in range(0, len(order), TEXT_BATCH):
-            rows = order[start : start + TEXT_BATCH]
-            token_ids = self.prepare_texts([texts[row] for row in rows])
-            vectors[rows] = self.text_vectors(token_ids).float().cpu().numpy()
+        batch = TEXT_BATCH if self.device.type == "cpu" else GPU_TEXT_BATCH
+        for start in range(0, len(order), batch):
+            rows = order[start : start + batch]
+            pieces = self.prepare_texts([texts[row] for row in rows])
+            vectors[rows] = self.text_vectors(pieces).float().cpu().numpy()
         return vectors
 
     def save(self, folder: Path) -> None:
