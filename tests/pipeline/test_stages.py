@@ -219,7 +219,7 @@ def test_mini_is_distilled_and_trained_by_recipe(tiny, settings, monkeypatch, tm
     monkeypatch.setattr(stage, "clip_weights", lambda _: {})
     monkeypatch.setattr(stage, "ClipTeacher", Teacher)
     monkeypatch.setattr(images, "decode", counted)
-    few = {"steps": 4, "batch": 16, "check_every": 2, "precision": "float32"}
+    few = {"steps": 4, "batch": 16, "check_every": 2, "precision": "float32", "compile": "false"}
     tables = ("distillation.alignment", "distillation.images", "encoder_training.optimiser")
     changes = {f"{table}.{key}": value for table in tables for key, value in few.items()}
     changes |= {"data.root": settings["data.root"], "device": "cpu", "encoder_training.teacher_weight": 1.0}

@@ -62,11 +62,11 @@ def read_training_set(
 ) -> TrainingSet:
     """All queries of `split` with a positive in its universal pool, and the items of that pool.
 
-            `chosen` keeps the one instruction that a query's id picks, for validation; `defaults` adds two variants:
-        the sentence that the product uses where nobody gives an instruction, and no instruction at all.
-        `most_queries` and `most_items` keep a part that a hash of the ids picks, the same on every run: as many
-        queries of each task, their positives, and other items up to that number.
-        """
+    `chosen` keeps the one instruction that a query's id picks, for validation; `defaults` adds two variants:
+    the sentence that the product uses where nobody gives an instruction, and no instruction at all.
+    `most_queries` and `most_items` keep a part that a hash of the ids picks, the same on every run: as many
+    queries of each task, their positives, and other items up to that number.
+    """
     images, texts = _Table(), _Table()
     sample = _Sample(dataset, split, most_queries, most_items)
     item_rows: dict[str, int] = {}

@@ -65,7 +65,7 @@ def test_the_text_tower_is_aligned_to_the_teacher(encoder, train: TrainingSet, t
     image, text = weights(encoder.module.image), weights(encoder.module.text)
     distill.align_text(
         aligned, encoder, clip_vectors, train, OptimiserConfig(steps=16, batch=48, rate=1e-3, check_every=4),
-        folder=tmp_path, seed=0, balance=1.0, temperature=0.05,
+        folder=tmp_path, seed=0, balance=1.0, body_rate=1.0, temperature=0.05,
     )  # fmt: skip
     assert losses(tmp_path)[-1] < 0.8 * losses(tmp_path)[0]
     assert moved(encoder.module.text, text)

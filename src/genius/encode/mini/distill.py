@@ -98,8 +98,8 @@ def align_text(
     folder: Path,
     seed: int,
     balance: float,
+    body_rate: float,
     temperature: float = 0.01,
-    body_rate: float = 1.0,
     validate: Validate | None = None,
 ) -> TrainingResult:
     """Train the text tower and the map on CLIP's vectors (images of `data`, dim) by eq. 2.
