@@ -112,11 +112,9 @@ def calls_of(
 
 def compare(calls: dict[int, dict[str, Call]], repeats: int) -> dict[str, Any]:
     """Milliseconds per query of ours and of transformers on one thread, and how many times ours is faster."""
-    figures: dict[str, Any] = {}
     macs = {name: count_macs(call) for name, call in calls[1].items()}
-    for batch, own in calls.items():
-        times = side_by_side(own, repeats if batch > 1 else 3 * repeats)
-        figures[f"batch {batch}"] = {
+    return {
+        f"batch {batch}": {
             name: {
                 "ms": round(1000 * seconds / batch, 2),
                 "processor_ms": round(1000 * processor / batch, 2),
@@ -126,24 +124,29 @@ def compare(calls: dict[int, dict[str, Call]], repeats: int) -> dict[str, Any]:
             }
             for name, (seconds, processor) in times.items()
         }
-    return figures
+        for batch, times in times_of(calls, repeats)
+    }
 
 
 def by_the_clock(calls: dict[int, dict[str, Call]], repeats: int) -> dict[str, Any]:
     """The same with all cores, by the clock."""
     figures: dict[str, Any] = {"threads": os.cpu_count()}
     torch.set_num_threads(os.cpu_count() or 1)
-    for batch, own in calls.items():
-        times = side_by_side(own, repeats if batch > 1 else 3 * repeats)
+    for batch, times in times_of(calls, repeats):
+        whole = times["transformers"][0]
         figures[f"batch {batch}"] = {
-            name: {
-                "ms": round(1000 * seconds / batch, 2),
-                "times_faster": round(times["transformers"][0] / seconds, 2),
-            }
+            name: {"ms": round(1000 * seconds / batch, 2), "times_faster": round(whole / seconds, 2)}
             for name, (seconds, _) in times.items()
         }
     torch.set_num_threads(1)
     return figures
+
+
+def times_of(
+    calls: dict[int, dict[str, Call]], repeats: int
+) -> Iterator[tuple[int, dict[str, tuple[float, float]]]]:
+    """Batch size and times of its calls; single queries are repeated more often."""
+    return ((batch, side_by_side(own, repeats if batch > 1 else 3 * repeats)) for batch, own in calls.items())
 
 
 def across(result: dict[str, Any]) -> dict[str, dict[str, float]]:

@@ -19,25 +19,14 @@ class Rates:
     launch: float  # seconds from one small kernel of a graph to the next
 
 
-def floor(rates: Rates, shape: DecoderShape, beam: int, stop: int, batch: int, full: bool) -> dict[str, Any]:
-    """One batch of decoder searches: `full` scores the leaves by the decoder, else they are looked up."""
-    layer = shape.width * (4 * shape.inner + 2 * shape.inner + 2 * shape.feed_forward)
-    prefix = shape.prefix * shape.width * (shape.dim + shape.layers * 2 * shape.inner)
-    steps = beam * (stop - 2)
-    rest = int(LEAVES * beam) * (shape.levels - stop) if full else 0
-    head = shape.width * max(shape.sizes)
-    rows = 2 * shape.sizes[0] + steps + rest  # vectors that pass the layers
-    macs = rows * shape.layers * layer + prefix + (shape.sizes[0] + steps + rest) * head
-    layers = shape.layers * (layer + shape.width * 2 * shape.inner)
-    weights = 2 * (
-        layers
-        + shape.dim * shape.prefix * shape.width
-        + sum(shape.sizes[: shape.levels if full else stop]) * shape.width
-    )
-    logits = 2 * 4 * (steps + rest) * max(shape.sizes) * batch  # written once, read once
-    passes = 3 if full else 2
-    kernels = passes * (16 * shape.layers + 4) + 120
-    arithmetic, memory = 2 * macs * batch / rates.products, (weights + logits) / rates.copy
+def floor(
+    rates: Rates, batch: int, macs: float, weights: float, logits: float, kernels: int, slower: float = 1.0
+) -> dict[str, Any]:
+    """One batch: multiplications per query, bytes of weights, bytes read and written, launches.
+
+    Products are `slower` than the rate of bf16.
+    """
+    arithmetic, memory = 2 * macs * batch * slower / rates.products, (weights + logits) / rates.copy
     least = max(arithmetic, memory, kernels * rates.launch)
     return {
         "gigamacs a query": macs / 1e9,
@@ -51,26 +40,22 @@ def floor(rates: Rates, shape: DecoderShape, beam: int, stop: int, batch: int, f
     }
 
 
-def lookup_floor(
-    rates: Rates, items_a_beam: float, beam: int, codes: int, dim: int, batch: int
+def decoder_floor(
+    rates: Rates, shape: DecoderShape, beam: int, stop: int, batch: int, full: bool
 ) -> dict[str, Any]:
-    """One batch of lookups: tables, the cells that are looked at, leaves with their records."""
-    leaves = items_a_beam * beam
-    macs = codes * dim
-    memory = batch * (4 * codes + 16 * leaves) + 4 * codes * dim
-    arithmetic = 2 * macs * batch / (rates.products / 16)  # float32
-    kernels = 130
-    least = max(arithmetic, memory / rates.copy, kernels * rates.launch)
-    return {
-        "gigamacs a query": macs / 1e9,
-        "megabytes of weights": 4 * codes * dim / 1e6,
-        "megabytes of logits a batch": 0.0,
-        "arithmetic, ms": 1e3 * arithmetic,
-        "memory, ms": 1e3 * memory / rates.copy,
-        "launches": kernels,
-        "launches, ms": 1e3 * kernels * rates.launch,
-        "queries a second at most": batch / least,
-    }
+    """One batch of decoder searches: `full` scores the leaves by the decoder, else they are looked up."""
+    layer = shape.width * (4 * shape.inner + 2 * shape.inner + 2 * shape.feed_forward)
+    prefix = shape.prefix * shape.width * (shape.dim + shape.layers * 2 * shape.inner)
+    steps = beam * (stop - 2)
+    rest = int(LEAVES * beam) * (shape.levels - stop) if full else 0
+    rows = 2 * shape.sizes[0] + steps + rest  # vectors that pass the layers
+    head = (shape.sizes[0] + steps + rest) * shape.width * max(shape.sizes)
+    embeddings = sum(shape.sizes[: shape.levels if full else stop]) * shape.width
+    layers = shape.layers * (layer + shape.width * 2 * shape.inner)
+    weights = 2 * (layers + shape.dim * shape.prefix * shape.width + embeddings)
+    logits = 2 * 4 * (steps + rest) * max(shape.sizes) * batch  # written once, read once
+    kernels = (3 if full else 2) * (16 * shape.layers + 4) + 120
+    return floor(rates, batch, rows * shape.layers * layer + prefix + head, weights, logits, kernels)
 
 
 def floors(rates: Rates) -> dict[str, dict[str, Any]]:
@@ -80,6 +65,9 @@ def floors(rates: Rates) -> dict[str, dict[str, Any]]:
     for batch in (1, 256):
         for full in (False, True):
             name = f"{'full depth' if full else 'early stop'}, batch {batch}"
-            every[name] = floor(rates, shape, 50, 3, batch, full)
-    every["lookup, batch 256"] = lookup_floor(rates, 8, 200, 2051, 256, 256)
+            every[name] = decoder_floor(rates, shape, 50, 3, batch, full)
+    codes, dim, batch, leaves = 2051, 256, 256, 8 * 200
+    touched = batch * (4 * codes + 16 * leaves)  # tables of scores, leaves with their records
+    lookup = floor(rates, batch, codes * dim, 4 * codes * dim, touched, 130, slower=16)  # in float32
+    every["lookup, batch 256"] = lookup | {"megabytes of logits a batch": 0.0}
     return every

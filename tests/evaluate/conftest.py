@@ -66,8 +66,10 @@ class TinyFusing(TinyEncoder):
 class TinyModel:
     """phi is z; codes are the modality and the signs of phi in two halves."""
 
+    name = "tiny"
     sizes = (3, 16, 16)
     decoder = None
+    modality_codes: ClassVar = {}
     search_defaults: ClassVar = {"method": "lookup", "beam": 30}
 
     def __init__(self, encoder=None, fingerprint="model-1"):
@@ -77,6 +79,9 @@ class TinyModel:
         books = np.random.default_rng(1).normal(size=(sum(self.sizes), self.encoder.dim)).astype(np.float32)
         tensors = torch.from_numpy(books).split(self.sizes)
         self.quantizer = SimpleNamespace(residual=SimpleNamespace(codebooks=lambda: list(tensors)))
+
+    def codebooks(self):
+        return [book.numpy() for book in self.quantizer.residual.codebooks()]
 
     def phi(self, parts: Parts):
         return parts.phi()

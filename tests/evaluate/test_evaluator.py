@@ -250,11 +250,9 @@ def test_several_seeds_are_one_system_with_a_spread(by_hand, tiny_model, tmp_pat
     class Seeded(Exact):
         """Finds nothing under its second seed."""
 
-        settings = None
-
         def __init__(self, seed):
             super().__init__(name="seeded")
-            self.settings = {"seed": seed}
+            self._settings = {"seed": seed}
 
         def search(self, queries, k):
             found = super().search(queries, k)

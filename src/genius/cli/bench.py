@@ -40,7 +40,7 @@ from genius.evaluate.options import EvalOptions, FrontierOptions, Workspace
 
 if TYPE_CHECKING:
     from genius.data.base import Dataset
-    from genius.evaluate.systems import SearchModel
+    from genius.model import Model
 
 FRONTIER = FrontierOptions()
 Systems = Annotated[str, typer.Option(help="Names or sets (ours, faiss, generative, all), beside exact.")]
@@ -132,7 +132,7 @@ def _measure(
 
     systems, name = f"exact,{frontier.systems}", spec.root.name
     with progress() as show:
-        model: SearchModel = run.load_model(spec.model, workspace.device)
+        model: Model = run.load_model(spec.model, workspace.device)
         if processes > 1:
             for options in settings:  # one process encodes
                 run.evaluate(dataset, name, model, "exact", options, workspace, log, show)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from genius.data.base import Row
 from genius.evaluate.embeddings import EncodedPool, EncodedQueries
-from genius.evaluate.systems import TopK
+from genius.evaluate.systems import System, TopK
 from genius.search.options import SearchOptions
 from genius.search.searcher import Searcher
 from genius.search.segment import TrieSegment
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 SEARCH_BATCH = 64
 
 
-class CodeSearch:
+class CodeSearch(System):
     """Search over codes with given options.
 
     Vectors for re-ranking are kept as float16, as the store keeps them, and are counted with the trie.
@@ -41,8 +40,9 @@ class CodeSearch:
     ) -> None:
         self.name = name
         self._options = options
-        self._about = {
+        self._settings = asdict(options) | {
             "device": device,
+            # a model's fingerprint leaves the decoder out
             "decoder": "" if decoder is None else fingerprint_tensors(decoder.state_dict()),
             **({"precision": precision} if precision != "float32" else {}),
         }
@@ -51,15 +51,6 @@ class CodeSearch:
         self._segments: list[TrieSegment] = []
         self._vectors: NDArray[np.float16] | None = None
         self._items = 0
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """All options of the search and the hash of the decoder, which a model's fingerprint leaves out."""
-        return asdict(self._options) | self._about
-
-    def supports(self, row: Row) -> bool:
-        """Every row."""
-        return True
 
     def index(self, pool: EncodedPool) -> None:
         """Build the trie of the pool's codes; keep its vectors if they are used."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,8 @@ from genius.types import Modality
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from genius.model import Model
+
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 CHUNK = 4096  # rows that are fused at once
@@ -36,29 +38,24 @@ BATCH = 256  # images or texts that are encoded and saved at once
 log = logging.getLogger(__name__)
 
 
-class EmbeddingModel(Protocol):
-    """What an evaluation needs of a model to turn content into embeddings and codes."""
+class EncoderOnly:
+    """An encoder in place of a model, for exact search on its embeddings; all items have the same code."""
 
-    @property
-    def fingerprint(self) -> str:
-        """Changes whenever the same item could get other codes."""
+    sizes = (1,)
 
-    @property
-    def sizes(self) -> Sequence[int]:
-        """Codes per level."""
-
-    @property
-    def encoder(self) -> Encoder | FusingEncoder:
-        """Images and texts to embeddings."""
+    def __init__(self, encoder: Encoder | FusingEncoder) -> None:
+        self.encoder = encoder
+        self.fingerprint = encoder.fingerprint
 
     def phi(self, parts: Parts) -> Floats:
-        """The fused embedding, (n, dim)."""
+        """Image and text embeddings added up, unit length."""
+        return parts.phi()
 
-    def z(self, parts: Parts) -> Floats:
-        """The embedding after fusion, (n, dim)."""
+    z = phi
 
     def codes(self, parts: Parts, modalities: Sequence[Modality]) -> NDArray[np.uint16]:
-        """Codes of items, (n, levels)."""
+        """One code for all."""
+        return np.zeros((len(modalities), 1), dtype=np.uint16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +110,7 @@ class EncodedQueries:
 class Embedder:
     """Encodes pools and queries through the caches in `folder`."""
 
-    def __init__(self, model: EmbeddingModel, folder: Path, progress: Progress | None = None) -> None:
+    def __init__(self, model: Model | EncoderOnly, folder: Path, progress: Progress | None = None) -> None:
         self.fuses = isinstance(model.encoder, FusingEncoder)
         self._model, self._folder = model, folder
         self._progress = progress or (lambda label, done, total: None)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,16 @@ from numpy.typing import NDArray
 from genius.data.base import Dataset, LabelledQuery, Row
 from genius.errors import BadData, BadInput
 from genius.evaluate.answers import CachedSearch
-from genius.evaluate.embeddings import Embedder, EmbeddingModel, EncodedPool, EncodedQueries
+from genius.evaluate.embeddings import Embedder, EncodedPool, EncodedQueries, EncoderOnly
 from genius.evaluate.inputs import Inputs, Progress, read_items, read_queries
 from genius.evaluate.metrics import NO_ITEM, Qrels
 from genius.evaluate.protocol import SETTINGS, Faults, RowMetrics, RowQrels, match_qrels, row_metrics
 from genius.evaluate.results import Entry, Results
 from genius.evaluate.systems import System, TopK
 from genius.evaluate.trec import write_run
+
+if TYPE_CHECKING:
+    from genius.model import Model
 
 BYTES_PER_ID = 1000  # memory per item for ids, keys and counts, beside its embedding and codes
 
@@ -67,7 +70,7 @@ class Evaluator:
     def __init__(
         self,
         dataset: Dataset,
-        model: EmbeddingModel,
+        model: Model | EncoderOnly,
         *,
         setting: str,
         split: str = "test",

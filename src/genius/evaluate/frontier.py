@@ -12,7 +12,7 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,16 +29,11 @@ from genius.evaluate.options import FrontierOptions, Workspace
 from genius.evaluate.results import versions
 from genius.evaluate.run import Log
 from genius.evaluate.scaled_pools import ScaledPools
-from genius.evaluate.systems import (
-    GENERATIVE,
-    OURS,
-    SYSTEMS,
-    SearchModel,
-    System,
-    SystemContext,
-    system_names,
-)
+from genius.evaluate.systems import GENERATIVE, OURS, SYSTEMS, System, SystemContext, system_names
 from genius.types import Modality
+
+if TYPE_CHECKING:
+    from genius.model import Model
 
 FLAT = "faiss-flat"  # exact search of a tuned library: the harder competitor, where it was measured
 SLOW_TO_BUILD = frozenset({"hnsw", "ivf-pq", "ivf-pq-best", "pq", "faiss-rq"})  # minutes at 100,000 items
@@ -128,7 +123,7 @@ def measure_points(
 
 
 def measure_frontier(
-    dataset: Dataset, data: str, model: SearchModel, name: str, options: FrontierOptions,
+    dataset: Dataset, data: str, model: Model, name: str, options: FrontierOptions,
     workspace: Workspace, log: Log, progress: Progress | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Points of all systems at all sizes, crossovers with exact search, beam curves; plain values."""
@@ -189,20 +184,19 @@ def _same_searches(names: Sequence[str], context: SystemContext) -> dict[str, st
     return same
 
 
-def _z(model: SearchModel, pool: EncodedPool) -> Floats:
+def _z(model: Model, pool: EncodedPool) -> Floats:
     rows = np.arange(len(pool))
     return np.concatenate([model.z(pool.parts(rows[s : s + CHUNK])) for s in range(0, len(pool), CHUNK)])
 
 
-def _codes_of(model: SearchModel) -> Callable[[Floats, NDArray[np.uint8]], NDArray[np.uint16]]:
+def _codes_of(model: Model) -> Callable[[Floats, NDArray[np.uint8]], NDArray[np.uint16]]:
     level0 = modality_codes(model)
     return lambda z, modality: np.asarray(model.quantizer.codes_of(z, level0[modality]), dtype=np.uint16)
 
 
-def modality_codes(model: SearchModel) -> NDArray[np.int64]:
+def modality_codes(model: Model) -> NDArray[np.int64]:
     """The code of level 0 of each modality, in the order of Modality."""
-    codes: dict[Modality, int] = dict(getattr(model, "modality_codes", {}))
-    return np.array([codes.get(modality, number) for number, modality in enumerate(Modality)])
+    return np.array([model.modality_codes.get(modality, n) for n, modality in enumerate(Modality)])
 
 
 def _beam_curves(
@@ -222,7 +216,7 @@ def _beam_curves(
         decoder = context.model.decoder if method == "generate" else None
         for beam in beams:
             options = context.options(method=method, rerank=rerank, beam=beam)
-            system = CodeSearch(label, context.codebooks, options, decoder, context.device)
+            system = CodeSearch(label, context.model.codebooks(), options, decoder, context.device)
             point = measure_point(system, pool, len(pool), queries, qrels)
             log(f"beam {beam}, {label}: hit@5 {100 * point.hit_at_5:.1f}, {point.milliseconds:.2f} ms")
             measured = {"hit_at_5": point.hit_at_5, "milliseconds": point.milliseconds}
@@ -230,7 +224,7 @@ def _beam_curves(
     return curves
 
 
-def _encoding_time(model: SearchModel, rows: Sequence[Inputs]) -> float:
+def _encoding_time(model: Model, rows: Sequence[Inputs]) -> float:
     """Median milliseconds of turning one query into z, over a query of each row."""
     times = []
     for queries in rows:

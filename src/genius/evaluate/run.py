@@ -13,23 +13,23 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from genius.data.base import Dataset, Row, open_dataset
-from genius.encode.base import Encoder, FusingEncoder, Parts, load_encoder
+from genius.encode.base import load_encoder
 from genius.errors import BadInput, GeniusError
 from genius.evaluate.baselines.exact import Exact
-from genius.evaluate.embeddings import EmbeddingModel, Floats, available_memory
+from genius.evaluate.embeddings import EncoderOnly, available_memory
 from genius.evaluate.evaluator import Evaluator
 from genius.evaluate.inputs import Progress
 from genius.evaluate.options import EvalOptions, Workspace
 from genius.evaluate.protocol import DEPTH, match_qrels, row_metrics
 from genius.evaluate.results import Entry, Results
-from genius.evaluate.systems import GENERATIVE, SearchModel, SystemContext, make_systems, system_names
+from genius.evaluate.systems import GENERATIVE, SystemContext, make_systems, system_names
 from genius.evaluate.trec import Run, match_run, read_run
-from genius.types import Modality
+
+if TYPE_CHECKING:
+    from genius.model import Model
 
 Log = Callable[[str], None]
 # name in the tables -> encoder: SF adds image and text embeddings (phi), FF gives one embedding for both
@@ -39,28 +39,6 @@ ENCODERS: Mapping[str, str] = {
     "blip-sf": "blip",
     "blip-ff": "blip-ff",
 }
-
-
-class EncoderOnly:
-    """An encoder in place of a model, for exact search on its embeddings; all items have the same code."""
-
-    sizes = (1,)
-
-    def __init__(self, encoder: Encoder | FusingEncoder) -> None:
-        self.encoder = encoder
-        self.fingerprint = encoder.fingerprint
-
-    def phi(self, parts: Parts) -> Floats:
-        """Image and text embeddings added up, unit length."""
-        return parts.phi()
-
-    def z(self, parts: Parts) -> Floats:
-        """The same as phi."""
-        return parts.phi()
-
-    def codes(self, parts: Parts, modalities: Sequence[Modality]) -> NDArray[np.uint16]:
-        """One code for all."""
-        return np.zeros((len(modalities), 1), dtype=np.uint16)
 
 
 def split_encoder(word: str) -> tuple[str, str] | None:
@@ -76,7 +54,7 @@ def split_encoder(word: str) -> tuple[str, str] | None:
 def evaluate(
     dataset: Dataset,
     data: str,
-    model: str | SearchModel,
+    model: str | Model,
     systems: str,
     options: EvalOptions,
     workspace: Workspace,
@@ -96,8 +74,7 @@ def evaluate(
             loaded, dataset, evaluator.embedder, workspace.cache / "decoders", workspace.device,
             workspace.generative, options.split, options.beam,
         )  # fmt: skip
-        name = model if isinstance(model, str) else str(getattr(model, "name", "model"))
-        about = {"data": data, "model": name, "recipe": getattr(loaded, "recipe", None)}
+        about = {"data": data, "model": loaded.name}
         made = make_systems(wanted, context, options.seeds)
         parts.append(evaluator.run(made, names=about, runs=workspace.runs, log=log))
     for name, source in encoders:
@@ -113,12 +90,11 @@ def evaluate(
     )
 
 
-def load_model(name: str, device: str) -> SearchModel:
+def load_model(name: str, device: str) -> Model:
     """The model called `name`, or in the folder `name`."""
     from genius.model import Model
 
-    loaded: SearchModel = Model.load(name, device)
-    return loaded
+    return Model.load(name, device)
 
 
 def pick_device(name: str) -> str:
@@ -132,7 +108,7 @@ def pick_device(name: str) -> str:
 
 def _evaluator(
     dataset: Dataset,
-    model: EmbeddingModel,
+    model: Model | EncoderOnly,
     options: EvalOptions,
     workspace: Workspace,
     log: Log,

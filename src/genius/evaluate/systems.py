@@ -5,23 +5,25 @@ A new one is one class with the methods of `System` in baselines/ and one line i
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from genius.data.base import Dataset, Row
 from genius.errors import BadInput
-from genius.evaluate.embeddings import Embedder, EmbeddingModel, EncodedPool, EncodedQueries, Floats, Ints
+from genius.evaluate.embeddings import Embedder, EncodedPool, EncodedQueries, Floats, Ints
 from genius.evaluate.metrics import NO_ITEM
 from genius.evaluate.options import GenerativeConfig
 
 if TYPE_CHECKING:
     from genius.evaluate.baselines.generative import TrainingExamples
+    from genius.model import Model
     from genius.search.options import SearchOptions
 
 DECODER_BEAM = 50  # the paper's
@@ -47,52 +49,39 @@ class TopK(NamedTuple):
         self.scores[query, :count] = scores[:count]
 
 
-@runtime_checkable
-class System(Protocol):
+class System(ABC):
     """One way to search."""
 
-    @property
-    def name(self) -> str:
-        """Its name in tables."""
+    name: str  # in tables
+    _settings: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def settings(self) -> Mapping[str, Any]:
         """Every value that its answers depend on, beside the model and the pool."""
+        return self._settings
 
     def supports(self, row: Row) -> bool:
         """Whether the system is made for this kind of row; other rows are not run."""
+        return True
 
+    @abstractmethod
     def index(self, pool: EncodedPool) -> None:
         """Make `pool` searchable, in place of any pool before."""
 
+    @abstractmethod
     def search(self, queries: EncodedQueries, k: int) -> TopK:
         """The `k` best items for each query."""
 
+    @abstractmethod
     def bytes_per_item(self) -> float:
         """What the index takes per item, measured on its arrays: codes, vectors, graphs, ids."""
-
-
-class SearchModel(EmbeddingModel, Protocol):
-    """A whole model: what turns content into codes, and what searches them."""
-
-    @property
-    def quantizer(self) -> Any:
-        """The quantizer."""
-
-    @property
-    def decoder(self) -> Any:
-        """The decoder, or None."""
-
-    @property
-    def search_defaults(self) -> Mapping[str, Any]:
-        """Fields of `genius.search.options.SearchOptions` that served best on validation data."""
 
 
 @dataclass
 class SystemContext:
     """What systems are made from."""
 
-    model: SearchModel
+    model: Model
     dataset: Dataset
     embedder: Embedder
     folder: Path  # for decoders that baselines train
@@ -102,11 +91,6 @@ class SystemContext:
     beam: int = 0  # of every search by a decoder; 0: the model's, or the paper's
     seed: int = 0  # of trained baselines and of FAISS's k-means
     _examples: dict[int, TrainingExamples] = field(default_factory=dict)
-
-    @cached_property
-    def codebooks(self) -> list[NDArray[np.float32]]:
-        """The code vectors of each level."""
-        return [book.detach().cpu().numpy() for book in self.model.quantizer.residual.codebooks()]
 
     def options(self, method: str | None = None, **changes: Any) -> SearchOptions:
         """The model's default search with some values changed.
@@ -157,7 +141,7 @@ def _code_search(name: str, **changes: Any) -> Make:
         decoder = None if options.method == "lookup" else context.model.decoder
         if decoder is None and options.method != "lookup":
             raise BadInput(f"{name} needs a decoder, and this model has none: train one, or leave {name} out")
-        return CodeSearch(name, context.codebooks, options, decoder, context.device)
+        return CodeSearch(name, context.model.codebooks(), options, decoder, context.device)
 
     return make
 

@@ -13,7 +13,7 @@ from genius.evaluate.evaluator import Evaluator
 from genius.evaluate.frontier import modality_codes
 from genius.evaluate.inputs import MODALITIES, Progress, read_items
 from genius.evaluate.options import Workspace
-from genius.evaluate.systems import SearchModel
+from genius.model import Model
 from genius.plots.codes import grid, groups
 from genius.plots.maps import Floats, maps
 from genius.plots.report import Picture
@@ -23,7 +23,7 @@ MAPPED = 1500  # items and queries on a map
 
 
 def code_pictures(
-    dataset: Dataset, model: SearchModel, split: str, workspace: Workspace, levels: Sequence[int],
+    dataset: Dataset, model: Model, split: str, workspace: Workspace, levels: Sequence[int],
     progress: Progress | None = None,
 ) -> list[Picture]:  # fmt: skip
     """A grid for each level: the codes that most items share, with images and texts under them."""
@@ -44,7 +44,7 @@ def code_pictures(
 
 
 def map_picture(
-    dataset: Dataset, models: Sequence[tuple[str, SearchModel]], split: str, workspace: Workspace,
+    dataset: Dataset, models: Sequence[tuple[str, Model]], split: str, workspace: Workspace,
     progress: Progress | None = None,
 ) -> Picture:  # fmt: skip
     """Quantized embeddings of queries and items under each model, a panel each."""
@@ -63,7 +63,7 @@ def map_picture(
 
 
 def _evaluator(
-    dataset: Dataset, model: SearchModel, split: str, workspace: Workspace, progress: Progress | None
+    dataset: Dataset, model: Model, split: str, workspace: Workspace, progress: Progress | None
 ) -> Evaluator:
     return Evaluator(
         dataset, model, setting="universal", split=split, cache=workspace.cache, limit=100, progress=progress

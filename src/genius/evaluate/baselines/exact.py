@@ -5,36 +5,23 @@ On phi this is CLIP-SF or BLIP-SF of the paper, on a fusing encoder's embeddings
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from genius.data.base import Row
 from genius.evaluate.embeddings import EncodedPool, EncodedQueries, Floats
-from genius.evaluate.systems import TopK
+from genius.evaluate.systems import System, TopK
 
 QUERY_BATCH = 512
 ITEM_BATCH = 65_536
 
 
-class Exact:
+class Exact(System):
     """Cosine of phi with every item, on the device."""
 
     def __init__(self, device: str = "cpu", name: str = "exact") -> None:
         self.name, self._device = name, device
         self._items = torch.empty(0, 0)
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """No settings."""
-        return {}
-
-    def supports(self, row: Row) -> bool:
-        """Every row."""
-        return True
 
     def index(self, pool: EncodedPool) -> None:
         """Keep the embeddings as they are, on the device."""

@@ -10,15 +10,14 @@ faiss-rq      residual quantization: additive codes as ours, learned without que
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from genius.data.base import Row
 from genius.errors import BadInput, MissingExtra
 from genius.evaluate.embeddings import EncodedPool, EncodedQueries, Floats
-from genius.evaluate.systems import TopK
+from genius.evaluate.systems import System, TopK
 
 MIN_TRAINING = 8  # items; fewer cannot train any centroids and are kept as vectors
 MIN_OPQ_TRAINING = 512  # items; FAISS corrupts memory when OPQ learns from fewer vectors than dimensions
@@ -36,19 +35,15 @@ def load_faiss() -> Any:
     return faiss
 
 
-class FaissSystem:
+class FaissSystem(System):
     """A FAISS index on phi."""
 
     def __init__(self, name: str, make: Build, /, **settings: Any) -> None:
         self.name = name
-        self.settings: Mapping[str, Any] = settings
+        self._settings = settings
         self.built: Any = None  # the FAISS index
         self._faiss, self._make = load_faiss(), make
         self._fixed_bytes = 0
-
-    def supports(self, row: Row) -> bool:
-        """Every row."""
-        return True
 
     def index(self, pool: EncodedPool) -> None:
         """Train on the pool's embeddings, then add them."""

@@ -37,7 +37,7 @@ from genius.evaluate.cache import key_of
 from genius.evaluate.embeddings import Embedder, EncodedPool, EncodedQueries, Floats
 from genius.evaluate.inputs import MODALITIES, read_items, read_queries
 from genius.evaluate.options import GenerativeConfig
-from genius.evaluate.systems import TopK
+from genius.evaluate.systems import System, TopK
 from genius.search.decoder import search_by_decoder
 from genius.search.rank import rank
 from genius.search.segment import TrieSegment
@@ -121,7 +121,7 @@ def read_examples(
     return TrainingExamples(encoded.phi, pool.phi, list(pool.ids), np.array(pairs, dtype=np.int64), digest)
 
 
-class GenerativeBaseline:
+class GenerativeBaseline(System):
     """A decoder that learns identifiers of items; made for rows of one task."""
 
     def __init__(
