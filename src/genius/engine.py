@@ -31,7 +31,7 @@ from genius.store.snapshot import Snapshot
 from genius.store.stats import stats
 from genius.types import DEFAULT_MODEL, Hit, Item, Modality, Query
 
-ATTEMPTS = 5  # at an answer while others change the index
+ATTEMPTS = 5  # of a search while the index changes
 
 
 class SearchResult(NamedTuple):
@@ -41,7 +41,7 @@ class SearchResult(NamedTuple):
     beams: int  # prefixes of codes the search ended with
     leaves: int  # items under them
     generation: int  # of the arrays that answered
-    changes: int  # committed changes of the index that the answer knows of
+    changes: int  # number of the last committed change that was searched
 
 
 class Engine:
@@ -57,7 +57,7 @@ class Engine:
         self._lookup: Searcher | None = None  # the same without a decoder
         self._view: PoolView | None = None
         if model is not None:
-            self._take(model)
+            self._use_model(model)
 
     @classmethod
     def create(
@@ -126,7 +126,7 @@ class Engine:
         return engine
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         self.index.close()
 
     def __enter__(self) -> Engine:
@@ -140,7 +140,7 @@ class Engine:
         """The model that made the index; raises IndexMismatch if its name now stands for another one."""
         with self._loading:
             if self._model is None:
-                self._take(load_model(self.index.settings["model"], self._device))
+                self._use_model(load_model(self.index.settings["model"], self._device))
             assert self._model is not None
             return self._model
 
@@ -169,19 +169,19 @@ class Engine:
         return added
 
     def remove(self, ids: str | Iterable[str]) -> int:
-        """Take items out by id, one or several; how many there were."""
+        """Remove items by id, one or several; returns how many there were."""
         every = [ids] if isinstance(ids, str) else ids
         return self.index.remove([id for id in every if _storable(id)])
 
     def prune(self, source: str, keep: Collection[str]) -> int:
-        """Take out what was once read from `source` and is not among the ids to keep; how many there were."""
+        """Remove items once read from `source` whose ids are not in `keep`; returns how many there were."""
         return self.index.remove([id for id in self.index.truth.ids_from(source) if id not in keep])
 
     def compact(self) -> int:
-        """Put all changes into a new generation of arrays; its number."""
+        """Merge all changes into a new generation of arrays; returns its number."""
         return self.index.compact()
 
-    # --- asking --------------------------------------------------------------------------------------------
+    # --- searching -----------------------------------------------------------------------------------------
 
     def search(
         self,
@@ -193,7 +193,7 @@ class Engine:
         rerank: str | None = None,
         beam: int | None = None,
     ) -> list[Hit]:
-        """The `k` best items for a text, an image file or a `Query`; `search_batch` says the rest."""
+        """The `k` best items for a text, an image file or a `Query`; options as for `search_batch`."""
         return self.search_batch([query], k, want, search=search, rerank=rerank, beam=beam)[0]
 
     def search_batch(
@@ -208,10 +208,10 @@ class Engine:
     ) -> list[list[Hit]]:
         """The `k` best items for each query, best first.
 
-        `want` is image, text, pair, any, or a sentence that says what is wanted. For `any` (and by default)
-        each modality is searched, and the score tells how far an item stands out in its own. `search` is
-        generate, lookup or both (default: what served the model best); `rerank` is none, codes or vectors
-        (default: vectors where the index keeps them); `beam` is how many prefixes are followed.
+        `want` is image, text, pair, any (default), or an instruction in words. With `any`, each modality is
+        searched and scores are standardized within it. `search` is generate, lookup or both (default: the
+        model's); `rerank` is none, codes or vectors (default: vectors, if the index keeps them); `beam` is
+        the beam width, in prefixes of codes.
         """
         results = self.results(queries, k, want, search=search, rerank=rerank, beam=beam)
         return [result.hits for result in results]
@@ -226,25 +226,25 @@ class Engine:
         rerank: str | None = None,
         beam: int | None = None,
     ) -> list[SearchResult]:
-        """As `search_batch`, with what each search touched and the state of the index that answered."""
+        """As `search_batch`, with what each search touched and the state of the index that was searched."""
         if isinstance(queries, str | Path | Query):
             raise BadInput("search_batch answers a list of queries: call search(query) for one")
         options = self._options(k, search, rerank, beam)
         present = self._current().present
-        ready = self._ask(queries, want, present)
+        embedded = self._embed(queries, want, present)
         for attempt in range(ATTEMPTS):
             try:
                 with self.index.steady() if attempt else nullcontext():
                     view = self._current()
                     if view.present != present:
-                        present, ready = view.present, self._ask(queries, want, view.present)
-                    ranked = rank(view, self._searcher_for(options), self.model, ready, options)
+                        present, embedded = view.present, self._embed(queries, want, view.present)
+                    ranked = rank(view, self._searcher_for(options), self.model, embedded, options)
                     rows = {answer.row for one in ranked for answer in one.items}
                     records = self.index.truth.records(rows)
             except CacheDamaged as error:
                 self.index.rebuild(str(error))
                 continue
-            if rows == records.keys():  # else a change has overtaken the search: the next one is let wait
+            if rows == records.keys():  # else the index changed: the next attempt holds changes back
                 now = (view.snapshot.generation.number, view.snapshot.change)
                 return [
                     SearchResult(_hits(one.items, records), one.beams, one.leaves, *now) for one in ranked
@@ -255,18 +255,18 @@ class Engine:
         raise IndexCorrupt(f"{folder}: arrays and truth do not agree: `genius check --repair --in {folder}`")
 
     def warm(self) -> None:
-        """Load what the first search would have to load, and record what a GPU replays."""
+        """Load what the first search needs, and record the programs that a GPU replays."""
         self.search("first", k=1)
         options = self._options(10, None, None, None)
         self._searcher_for(options).warm(self._current().segments, options)
 
-    def _ask(
+    def _embed(
         self, queries: Sequence[str | Path | Query], want: Modality | str | None, present: list[Modality]
     ) -> list[list[EmbeddedSubquery]]:
         """The sub-queries of each query, with their embeddings."""
-        asked = [subqueries(Query.of(query), want, present) for query in queries]
-        vectors = iter(embed(self.model, [ask for several in asked for ask in several]))
-        return [[next(vectors) for _ in several] for several in asked]
+        split = [subqueries(Query.of(query), want, present) for query in queries]
+        embedded = iter(embed(self.model, [one for several in split for one in several]))
+        return [[next(embedded) for _ in several] for several in split]
 
     def branch(
         self, prefix: Sequence[int] = (), max_items: int = 24, max_children: int = 64, per_child: int = 4
@@ -294,11 +294,11 @@ class Engine:
 
     def stats(self) -> dict[str, Any]:
         """Items, sizes and settings, and the default search, as plain values; does not load the model."""
-        search = describe_options(self._chosen(), vectors=self.index.dim is not None)
+        search = describe_options(self._search_settings(), vectors=self.index.dim is not None)
         return {**stats(self.index), "search": search}
 
-    def _chosen(self) -> Mapping[str, Any]:
-        """The search settings of the model as it is now; those it had once, where it cannot be read."""
+    def _search_settings(self) -> Mapping[str, Any]:
+        """The search settings of the model; those stored with the index, if the model cannot be read."""
         if self._model is not None:
             return self._model.search_defaults
         from genius.model import read_settings
@@ -311,14 +311,14 @@ class Engine:
 
     @property
     def searcher(self) -> Searcher:
-        """The model's side of every kind of search."""
+        """The searcher with codebooks and decoder, for every search method."""
         with self._loading:
             if self._searcher is None:
                 self._searcher = Searcher(self.model.codebooks(), self.model.decoder, self._device)
             return self._searcher
 
     def _searcher_for(self, options: SearchOptions) -> Searcher:
-        """The model's side of one search: a lookup does not wait for the decoder to be read."""
+        """The searcher for these options: a lookup does not wait for the decoder to be loaded."""
         with self._loading:
             if self._searcher is not None or options.method != "lookup":
                 return self.searcher
@@ -326,7 +326,7 @@ class Engine:
                 self._lookup = Searcher(self.model.codebooks(), None, self._device)
             return self._lookup
 
-    def _take(self, model: RetrievalModel) -> None:
+    def _use_model(self, model: RetrievalModel) -> None:
         self.index.require_model(model.name, model.fingerprint, model.sizes, model.dim)
         self._model = model
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class GeniusError(Exception):
-    """Base of all errors that are the user's to mend; the command line prints it without a traceback."""
+    """Base of all errors that a user can correct; the command line prints it without a traceback."""
 
     exit_code = 1
 

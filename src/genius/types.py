@@ -1,4 +1,4 @@
-"""The words of the project as types: items, queries, hits and their modalities."""
+"""Items, queries, hits and their modalities."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULT_MODEL = "mini"  # the embedded one
 
 
 class Modality(StrEnum):
-    """What an item is made of. The order is the order of the modality codes."""
+    """What an item consists of. The order is that of the modality codes."""
 
     IMAGE = "image"
     TEXT = "text"
@@ -50,7 +50,7 @@ class Modality(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A thing that can be found: an image, a text, or a pair of both."""
+    """Something to be found: an image, a text, or a pair of both."""
 
     id: str
     image: ImageSource | None = None
@@ -65,10 +65,10 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked: an image, a text or both, and what is wanted.
+    """An image, a text or both to search with, and what is wanted.
 
-    `instruction` is a sentence that says what is wanted; `want` names the modality instead, and the
-    model's own sentence for it is used. With neither, every modality is searched.
+    `instruction` says in words what is wanted; `want` names a modality instead, and the default instruction
+    for it is used. With neither, every modality is searched.
     """
 
     text: str | None = None
@@ -99,7 +99,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One answer: the item, its score and the codes it was found under."""
+    """An item that was found, with its score and codes."""
 
     id: str
     score: float

@@ -1,4 +1,4 @@
-"""`genius demo`: the whole way on a small real collection, offline: emoji pictures and their names."""
+"""`genius demo`: indexes and searches a small real collection, offline: emoji pictures and their names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from genius.types import Hit, Item, Query
 
 PICTURES, NAMES, PAIRS = 500, 250, 150  # how many pictures, names, and pictures with their names
-HAND, APPLE = "1f44b", "1f34e"  # waving hand, red apple: asked with, and found under other forms
+HAND, APPLE = "1f44b", "1f34e"  # waving hand, red apple: the images of the queries
 TONES = {
     "1f3fb": "light",
     "1f3fc": "medium-light",
@@ -29,7 +29,7 @@ TONES = {
     "1f3fe": "medium-dark",
     "1f3ff": "dark",
 }
-SILENT = {"200d", "fe0f"}  # joiner and variation selector: they have no meaning of their own
+IGNORED = {"200d", "fe0f"}  # joiner and variation selector: they have no meaning of their own
 
 
 def demo(
@@ -56,8 +56,8 @@ def demo(
         took = time.perf_counter() - started
         console.print(f"   {added.added} items in {took:.0f} s, all offline")
         console.print("\n[bold]2. Ask[/] with a text, a picture, or both; say what is wanted")
-        for query, want, asked in questions(pictures):
-            show_answers(console, engine, query, want, asked)
+        for query, want, asked in queries(pictures):
+            show_hits(console, engine, query, want, asked)
         show_codes(console, engine, pictures)
         compare(console, engine, pictures)
     console.print(
@@ -83,7 +83,7 @@ def emoji_folder() -> Path:
 
 def emoji_name(stem: str) -> str:
     """The English name of an emoji from Unicode's data: `1f44b-1f3ff` is waving hand sign, dark skin tone."""
-    parts = [part for part in stem.split("-") if part not in SILENT]
+    parts = [part for part in stem.split("-") if part not in IGNORED]
     words = [f"{TONES[part]} skin tone" if part in TONES else _name(part) for part in parts]
     return ", ".join(words)
 
@@ -93,7 +93,7 @@ def _name(part: str) -> str:
 
 
 def collection(pictures: Path) -> Iterator[Item]:
-    """Pictures spread evenly over the set with those the questions are about, names, and pairs of others."""
+    """Pictures spread evenly over the set, with those the queries are about; names; and pairs of others."""
     from genius.types import Item
 
     flags = ("1f1e", "1f1f", "1f3f4-e00", "e00")  # their names are letters
@@ -111,7 +111,7 @@ def collection(pictures: Path) -> Iterator[Item]:
         yield Item(f"pair/{stem}", image=pictures / f"{stem}.png", text=emoji_name(stem))
 
 
-def questions(pictures: Path) -> list[tuple[Query, str, str]]:
+def queries(pictures: Path) -> list[tuple[Query, str, str]]:
     """(query, what is wanted, the query in words)."""
     from genius.types import Query
 
@@ -129,8 +129,8 @@ def questions(pictures: Path) -> list[tuple[Query, str, str]]:
     ]
 
 
-def show_answers(console: Console, engine: Engine, query: Query, want: str, asked: str) -> None:
-    """One question and its best five answers."""
+def show_hits(console: Console, engine: Engine, query: Query, want: str, asked: str) -> None:
+    """One query and its five best hits."""
     from rich.table import Table
 
     started = time.perf_counter()
@@ -144,16 +144,16 @@ def show_answers(console: Console, engine: Engine, query: Query, want: str, aske
 
 
 def show_codes(console: Console, engine: Engine, pictures: Path) -> None:
-    """What codes are: things alike share the first ones."""
+    """The codes of some hits: similar items share the first ones."""
     from genius.types import Query
 
-    console.print("\n[bold]3. Codes[/]: the first one is the modality; things alike share the next ones")
+    console.print("\n[bold]3. Codes[/]: the first one is the modality; similar items share the next ones")
     for hit in engine.search(Query(image=pictures / f"{APPLE}.png"), k=4, want="image"):
         console.print(f"   {' '.join(f'{code:3d}' for code in hit.codes)}   {_words(hit)}")
 
 
 def compare(console: Console, engine: Engine, pictures: Path) -> None:
-    """Names of pictures asked by exact search over all vectors, too: how far answers agree, at what size."""
+    """Overlap with exact search over all vectors, with the names of pictures as queries; bytes of both."""
     import numpy as np
 
     from genius.data.images import open_image

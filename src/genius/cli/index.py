@@ -1,4 +1,4 @@
-"""`genius index`: files into an index; run again, it goes on where it was and takes up changes."""
+"""`genius index`: adds files to an index; run again, it resumes and applies changes."""
 
 from __future__ import annotations
 
@@ -73,13 +73,12 @@ def index(
     Stopped and run again, it goes on where it was.
     """
     from genius.data.remote import expanded, location
+    from genius.engine import Engine
 
     places = [location(name) for path in paths for name in expanded(path)]
     for place in places:
         if isinstance(place, Path) and not place.exists():
             raise BadInput(f"no folder or file at {place}: check the spelling")
-    from genius.engine import Engine
-
     with (
         Engine.open_or_create(to, model, vectors=vectors, device=device) as engine,
         engine.index.writing(),
@@ -138,7 +137,7 @@ def _index_on_cluster(
 
     with progress(total, f"index on {cluster}") as done:
 
-        def tell(outcome: ClusterRun) -> None:
+        def update(outcome: ClusterRun) -> None:
             done(outcome.added.done)
 
         outcome = index_on_cluster(
@@ -148,7 +147,7 @@ def _index_on_cluster(
             workers=workers,
             parts=parts,
             note_ids=prune,
-            progress=tell,
+            progress=update,
         )
     say_report(outcome.added.report)
     for name, share in sorted(outcome.workers.items()):
@@ -180,7 +179,7 @@ def _index_path(
     seen: set[str] = set()
     report = Report(ids=seen if prune else None)  # what is skipped may still be there
     source = _resolved(path)
-    items = _noted(read_items(path, _patterns(engine, path, exclude), report), seen if prune else None)
+    items = _collect_ids(read_items(path, _patterns(engine, path, exclude), report), seen if prune else None)
     with progress(_count(path), f"index {path.name}") as done:
         added = engine.add(items, source=source, report=report, progress=lambda so_far: done(so_far.done))
     say_report(report)
@@ -188,7 +187,7 @@ def _index_path(
 
 
 def _prune(engine: Engine, source: str, seen: set[str], report: Report) -> int:
-    """Remove what was read from `source` once and is gone; nothing, unless all of it could be listed."""
+    """Remove items of `source` that are gone; nothing, unless all of the source could be listed."""
     if report.unknown:
         say(
             f"nothing was pruned: {report.unknown} folders or lines could not be read, and what they hold "
@@ -198,7 +197,8 @@ def _prune(engine: Engine, source: str, seen: set[str], report: Report) -> int:
     return engine.prune(source, seen)
 
 
-def _noted(items: Iterator[Item], seen: set[str] | None) -> Iterator[Item]:
+def _collect_ids(items: Iterator[Item], seen: set[str] | None) -> Iterator[Item]:
+    """The items as they come; their ids go to `seen`."""
     for item in items:
         if seen is not None:
             seen.add(item.id)

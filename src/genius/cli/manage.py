@@ -1,4 +1,4 @@
-"""The verbs that look after an index: remove, stats, check, compact, export, import. None needs the model."""
+"""The verbs that maintain an index: remove, stats, check, compact, export, import. None loads the model."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def check(
         for problem in (*findings.truth, *findings.cache):
             say(problem)
         if not findings.clean:
-            raise IndexCorrupt(f"{folder} is damaged: `genius check --repair --in {folder}` mends it")
+            raise IndexCorrupt(f"{folder} is damaged: `genius check --repair --in {folder}` repairs it")
         print(f"{findings.items} items, nothing wrong")
         return
     findings, salvage = checking.repair(folder)

@@ -1,4 +1,4 @@
-"""`genius search`: ask an index with a text, an image or both."""
+"""`genius search`: searches an index with a text, an image or both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Method(StrEnum):
 
 
 class Rerank(StrEnum):
-    """What the found items are ordered by."""
+    """What found items are re-ranked by."""
 
     NONE = "none"
     CODES = "codes"
@@ -51,4 +51,4 @@ def search(
         hits = engine.search(Query(text=text, image=image), k, want, search=method, rerank=rerank, beam=beam)
         for line in hit_lines(hits, form):
             print(line)
-        sys.stdout.flush()  # the answer does not wait for files to be let go of
+        sys.stdout.flush()  # before files are closed, which takes a moment

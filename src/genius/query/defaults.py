@@ -1,4 +1,4 @@
-"""How an index is searched when nobody says how."""
+"""The default search options of an index."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def default_options(chosen: Mapping[str, Any], *, vectors: bool) -> dict[str, An
 
 
 def describe_options(chosen: Mapping[str, Any], *, vectors: bool) -> dict[str, Any]:
-    """The same for people: method, beam and re-ranking are always there, and on what they were chosen."""
+    """The same for `stats`: always with method, beam and re-ranking, and on which split they were chosen."""
     options = default_options(chosen, vectors=vectors)
     plain = SearchOptions(**options)
-    told = {"method": plain.method, "beam": plain.beam, "rerank": plain.rerank} | options
-    return told | {"chosen_on": "val" if chosen else "nothing: plain values"}
+    shown = {"method": plain.method, "beam": plain.beam, "rerank": plain.rerank} | options
+    return shown | {"chosen_on": "val" if chosen else "nothing: plain values"}

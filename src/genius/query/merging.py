@@ -1,15 +1,15 @@
-"""One ranking out of several, one per modality.
+"""One ranking out of one per modality.
 
-Each modality is asked by a question of its own. A model that was trained on all of them together gives
-similarities that can be compared as they are; one that was not has a gap: to a text, every text is nearer
-than any picture. So an answer counts by how far it stands out from the background of its modality,
+Each modality is searched with a sub-query of its own. The similarities of a model that was trained on all
+modalities together can be compared; other models have a modality gap: to a text, every text is closer than
+any image. So the score of an item is its similarity standardized within its modality:
 
-    (similarity of the item - background) / deviation
+    (similarity - background) / deviation
 
-and the background is the mean similarity of a fixed sample of that modality, drawn towards the mean of all:
-it keeps only the share of its difference that the variance between the modalities has in all of the variance.
-A gap that is large beside what items of one modality differ by is taken off almost whole; a small one is left
-alone, as it may well say where the answer lies. Within a modality the order of its own ranking stays.
+The background of a modality is the mean similarity of a fixed sample of its items, shrunk towards the mean of
+all modalities: of its difference it keeps the fraction that the variance between modalities has of the total
+variance. A gap that is large compared with the spread within modalities is removed almost completely; a small
+one is kept, as it may say which modality holds the answer. The order within a modality does not change.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from numpy.typing import NDArray
 from genius.types import Modality
 
 Floats = NDArray[np.float32]
-PRIOR = 16  # a sample of this many items weighs as much as all modalities together
-FLOOR = 1e-3  # least deviation: items that are all alike do not stand out
+PRIOR = 16  # items: the weight of the mean of all modalities in the mean of one
+FLOOR = 1e-3  # smallest deviation, for items that are all alike
 
 
 class Background(NamedTuple):
-    """What an sample item of a modality gets from its question, and by how much items of one differ."""
+    """Mean similarity of a modality with its sub-query, and the standard deviation within modalities."""
 
     mean: float
     deviation: float
 
     def standardize(self, similar: Floats) -> Floats:
-        """How far items of these similarities stand out; never rises along a ranking."""
+        """Scores of the items of a ranking with these similarities; they never rise along it."""
         return np.minimum.accumulate((similar - np.float32(self.mean)) / np.float32(self.deviation))
 
 
 def backgrounds(samples: Mapping[Modality, Floats]) -> dict[Modality, Background]:
-    """The background of each modality, from the similarities of its sample with its question."""
+    """The background of each modality, from the similarities of its sample with its sub-query."""
     there = {modality: sample.astype(np.float64) for modality, sample in samples.items() if len(sample)}
     if not there:
         return {}
     every = np.concatenate(list(there.values()))
     overall = float(every.mean())
-    # a small sample says little about its modality
+    # a small sample says little about its modality, so its mean is shrunk
     means = {m: (sample.sum() + PRIOR * overall) / (len(sample) + PRIOR) for m, sample in there.items()}
     between = float(np.var(list(means.values())))
     within = float(np.mean(np.concatenate([sample - means[m] for m, sample in there.items()]) ** 2))
@@ -55,7 +55,7 @@ def backgrounds(samples: Mapping[Modality, Floats]) -> dict[Modality, Background
 
 
 def merge_rankings(scores: Sequence[Floats], k: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Places of the `k` best over several rankings: which ranking, and which rank in it.
+    """The `k` best over several rankings: which ranking each is from, and its rank there.
 
     Equal scores go to the higher rank first, then to the earlier ranking.
     """
