@@ -206,7 +206,7 @@ def test_any_pickled_weights_become_safetensors(clip_folder: Path, tmp_path: Pat
         load(tmp_path / "model")
     convert_weights(str(tmp_path / "model" / "pytorch_model.bin"), tmp_path / "model")
     assert load(tmp_path / "model").fingerprint == load(clip_folder).fingerprint
-    with pytest.raises(BadInput, match="is there already"):
+    with pytest.raises(BadInput, match="exists already"):
         convert_weights(str(tmp_path / "model" / "pytorch_model.bin"), tmp_path / "model")
 
 

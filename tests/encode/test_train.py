@@ -59,9 +59,10 @@ def learn(
     plan: OptimiserConfig = PLAN,
     **more: Any,
 ):
+    images = more.pop("images", None) or ImageTable(train.images, encoder, CPU, resident=True)
     return train_encoder(
-        encoder, train, plan, folder=folder, seed=0, device=CPU, show=False,
-        validate=validator(encoder, val, CPU), **{"temperature": 0.05, "resident": True, **more},
+        encoder, train, images, plan, folder=folder, seed=0, device=CPU, show=False,
+        validate=validator(encoder, val, CPU), **{"temperature": 0.05, **more},
     )  # fmt: skip
 
 
@@ -164,7 +165,8 @@ def test_a_fusing_encoder_learns_through_the_same_door(train, val, clip_folder, 
     assert isinstance(encoder, TrainableFusingEncoder)
     assert not isinstance(encoder, TrainableEncoder)
     before = validator(encoder, val, CPU)()["hit@5"]
-    result = learn(encoder, train, val, tmp_path, resident=False)
+    images = ImageTable(train.images, encoder, CPU, resident=False)
+    result = learn(encoder, train, val, tmp_path, images=images)
     assert before < 0.35
     assert result.metrics["hit@5"] > 0.6
 
@@ -231,8 +233,9 @@ def test_a_run_with_other_values_is_refused(train, val, tmp_path) -> None:
 
 def test_pictures_read_ahead_are_the_same(train, val, tmp_path) -> None:
     for resident in (True, False):
-        learn(TINY["Toy"](), train, val, tmp_path / str(resident),
-              OptimiserConfig(steps=4, batch=16, check_every=1), resident=resident)  # fmt: skip
+        toy, config = TINY["Toy"](), OptimiserConfig(steps=4, batch=16, check_every=1)
+        images = ImageTable(train.images, toy, CPU, resident=resident, workers=1)
+        learn(toy, train, val, tmp_path / str(resident), config, images=images)
     one, other = (
         [line["loss"] for line in read_log(tmp_path / name / "log.jsonl") if "loss" in line]
         for name in ("True", "False")
@@ -245,7 +248,7 @@ def test_pictures_given_are_not_decoded_again(train, val, tmp_path, monkeypatch)
     ready = [ImageTable(data.images, toy, CPU, resident=True) for data in (train, val)]
     monkeypatch.setattr("genius.encode.images.decode", lambda *_: pytest.fail("decoded twice"))
     train_encoder(
-        toy, train, OptimiserConfig(steps=2, batch=8), folder=tmp_path, seed=0, device=CPU, images=ready[0],
+        toy, train, ready[0], OptimiserConfig(steps=2, batch=8), folder=tmp_path, seed=0, device=CPU,
         validate=validator(toy, val, CPU, ready[1]), show=False,
     )  # fmt: skip
 

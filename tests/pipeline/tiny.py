@@ -189,6 +189,7 @@ def main(data: str, folder: str, die_at: str = "-1") -> None:
     from genius.config import OptimiserConfig
     from genius.data.base import open_dataset
     from genius.data.training_set import read_training_set
+    from genius.encode.images import ImageTable
     from genius.encode.train import train_encoder
     from genius.pipeline.encoder import validator
     from genius.training.distributed import process_group, rank
@@ -206,10 +207,11 @@ def main(data: str, folder: str, die_at: str = "-1") -> None:
 
         toy.text_vectors = dying  # type: ignore[method-assign]
         views = {} if "WORLD_SIZE" in os.environ or "PLAIN" in os.environ else {"smallest_view": 0.8}
+        images = ImageTable(train.images, toy, device, resident=False)
+        config = OptimiserConfig(steps=12, batch=32, rate=5e-3, check_every=4)
         train_encoder(
-            toy, train, OptimiserConfig(steps=12, batch=32, rate=5e-3, check_every=4), folder=Path(folder),
-            seed=3, device=device, temperature=0.05, validate=validator(toy, val, device), show=False,
-            **views,
+            toy, train, images, config, folder=Path(folder), seed=3, device=device,
+            temperature=0.05, validate=validator(toy, val, device), show=False, **views,
         )  # fmt: skip
 
 

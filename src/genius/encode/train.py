@@ -139,7 +139,8 @@ def in_chunks(tower: Callable[[Tensor], Tensor], count: int, device: torch.devic
 def train_encoder(
     encoder: AnyTrainable,
     data: TrainingSet,
-    plan: OptimiserConfig,
+    images: ImageTable,
+    config: OptimiserConfig,
     *,
     folder: Path,
     seed: int,
@@ -150,8 +151,6 @@ def train_encoder(
     image_rate: float = 1.0,
     smallest_view: float = 1.0,
     colour: float = 0.0,
-    resident: bool = False,
-    images: ImageTable | None = None,
     teacher: Callable[[Tensor], Tensor] | None = None,
     teacher_weight: float = 0.0,
     validate: Callable[[], Mapping[str, float]] | None = None,
@@ -159,28 +158,27 @@ def train_encoder(
 ) -> TrainingResult:
     """Train `encoder` on `data`; its module holds the best weights afterwards.
 
-    `images` are those of `data` where they are decoded already. With a `teacher` (float pixels 0 … 255 to
-    vectors), a cosine distance to its vectors is added to the loss (of encoders with two towers).
+    `images` are those of `data`. With a `teacher` (float pixels 0 … 255 to vectors), the cosine distance to
+    its vectors is added to the loss (of encoders with two towers).
     """
-    table = images or ImageTable(data.images, encoder, device, resident=resident)
     texts = TokenTable(data.texts, encoder, device)
     pairs = rows_of(data).to(device).balanced(balance)
     augmented = smallest_view < 1 or colour > 0
     announced: list[int] = []  # the step from which on images are decoded ahead
 
     def image_rows(number: int) -> Tensor:
-        return distinct(batch_rows(pairs, pairs.sample(number, plan.batch, seed))[0])[0]
+        return distinct(batch_rows(pairs, pairs.sample(number, config.batch, seed))[0])[0]
 
     def step(number: int) -> dict[str, Tensor]:
         if not announced:
             announced.append(number)
-            table.prefetch(image_rows(later) for later in range(number, plan.steps))
-        batch = pairs.sample(number, plan.batch, seed)
+            images.prefetch(image_rows(later) for later in range(number, config.steps))
+        batch = pairs.sample(number, config.batch, seed)
         generator = generator_for(device, seed, "views", number, distributed.rank())
         distances: list[Tensor] = []  # of the image vectors from the teacher's
 
         def views(rows: Tensor) -> Tensor:
-            pixels = table[rows].to(device)
+            pixels = images[rows].to(device)
             if not augmented or not len(rows):
                 return pixels
             return random_views(pixels, generator, smallest=smallest_view, flip=False, colour=colour)
@@ -206,6 +204,6 @@ def train_encoder(
         "teacher": teacher_weight if teacher else 0.0, "data": [len(data.query_ids), len(data.item_ids)],
     }  # fmt: skip
     return run(
-        "encoder", encoder.module, step, plan, folder=folder, seed=seed, validate=validate,
+        "encoder", encoder.module, step, config, folder=folder, seed=seed, validate=validate,
         settings=settings, rate_factor=rate_factor, show=show,
     )  # fmt: skip

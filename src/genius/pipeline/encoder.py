@@ -63,7 +63,6 @@ class DistillationResult:
     """What a distillation leaves beside the trained encoder."""
 
     teacher: Callable[[Tensor], Tensor]  # pixels to vectors in the shared space
-    reference: TrainingResult  # the teacher's image vectors with the text tower, on val
     images: SplitImages
 
 
@@ -99,7 +98,7 @@ def distil_mini(
             lambda rows: encoder.text_vectors(tokens[rows]),
         )
 
-    reference = distill.align_text(
+    distill.align_text(
         aligned, encoder, clip_train, splits.train, table.alignment,
         folder=folder / "alignment", seed=seed, balance=balance, body_rate=table.body_rate,
         validate=lambda: hit_rates(splits.val, embed_by_teacher, device),
@@ -125,29 +124,28 @@ def distil_mini(
     )  # fmt: skip
     aligned.fold_into(encoder.module.image)
     encoder.module.requires_grad_(True)
-    return DistillationResult(lambda pixels: aligned.map(teacher(pixels)), reference, images)
+    return DistillationResult(lambda pixels: aligned.map(teacher(pixels)), images)
 
 
 def train_stage(
     encoder: AnyTrainable,
     table: EncoderTrainingConfig,
     splits: Splits,
+    images: SplitImages,
     *,
     folder: Path,
     seed: int,
     device: torch.device,
     teacher: Callable[[Tensor], Tensor] | None = None,
-    images: SplitImages | None = None,
 ) -> TrainingResult:
     """Eq. 2 with the values of the recipe's `encoder_training`; the best weights on val are kept."""
-    images = images or SplitImages.of(encoder, splits, device, resident=table.resident)
     if table.heads_only:
         return _train_heads(encoder, table, splits, images, folder, seed)
     return train_encoder(
-        encoder, splits.train, table.optimiser, folder=folder / "encoder", seed=seed,
+        encoder, splits.train, images.train, table.optimiser, folder=folder / "encoder", seed=seed,
         device=device, temperature=table.temperature, mask_positives=table.mask_positives,
         balance=table.balance, image_rate=table.image_rate, smallest_view=table.smallest_view,
-        colour=table.colour, images=images.train, teacher=teacher, teacher_weight=table.teacher_weight,
+        colour=table.colour, teacher=teacher, teacher_weight=table.teacher_weight,
         validate=validator(encoder, splits.val, device, images.val),
     )  # fmt: skip
 

@@ -115,8 +115,7 @@ def _encoder(recipe: Recipe, folder: Path, device: torch.device) -> None:
         images = SplitImages.of(encoder, splits, device, resident=table is not None and table.resident)
     if table is not None:
         train_stage(
-            encoder, table, splits, folder=folder, seed=recipe.seed, device=device, teacher=teacher,
-            images=images,
+            encoder, table, splits, images, folder=folder, seed=recipe.seed, device=device, teacher=teacher,
         )  # fmt: skip
     if distributed.is_main():
         for part in (images.train, images.val):

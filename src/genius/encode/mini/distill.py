@@ -93,7 +93,7 @@ def align_text(
     encoder: MiniEncoder,
     clip_vectors: Tensor,
     data: TrainingSet,
-    plan: OptimiserConfig,
+    config: OptimiserConfig,
     *,
     folder: Path,
     seed: int,
@@ -119,14 +119,21 @@ def align_text(
         )
 
     def step(number: int) -> dict[str, Tensor]:
-        batch = pairs.sample(number, plan.batch, seed)
+        batch = pairs.sample(number, config.batch, seed)
         return {"loss": batch_loss(embed, pairs, batch, temperature)}
 
     def rate_factor(name: str) -> float:
         return body_rate if name.startswith("text.") and not name.startswith(HEAD) else 1.0
 
     return run(
-        "alignment", aligned, step, plan, folder=folder, seed=seed, validate=validate, rate_factor=rate_factor
+        "alignment",
+        aligned,
+        step,
+        config,
+        folder=folder,
+        seed=seed,
+        validate=validate,
+        rate_factor=rate_factor,
     )
 
 
@@ -136,7 +143,7 @@ def distil_images(
     teacher: Callable[[Tensor], Tensor],
     images: ImageTable,
     rows: Tensor,
-    plan: OptimiserConfig,
+    config: OptimiserConfig,
     *,
     folder: Path,
     seed: int,
@@ -151,12 +158,12 @@ def distil_images(
     the teacher's embeddings of all other views of the batch, and a small one that keeps lengths near 1.
     """
     device = encoder.device
-    embed = torch.compile(encoder.image_vectors, dynamic=False) if plan.compile else encoder.image_vectors
-    part = distributed.rank_slice(plan.batch)
+    embed = torch.compile(encoder.image_vectors, dynamic=False) if config.compile else encoder.image_vectors
+    part = distributed.rank_slice(config.batch)
 
     def step(number: int) -> dict[str, Tensor]:
         generator = generator_for(device, seed, "distillation", number)
-        chosen = rows[torch.randint(len(rows), (plan.batch,), generator=generator, device=device)]
+        chosen = rows[torch.randint(len(rows), (config.batch,), generator=generator, device=device)]
         view_generator = generator_for(device, seed, "views", number, distributed.rank())
         views = random_views(
             images[chosen[part]], view_generator, smallest=smallest_view, flip=True, colour=colour
@@ -176,4 +183,4 @@ def distil_images(
         loss = 2 * angle + divergence + LENGTH_WEIGHT * (length - 1).square().mean()
         return {"loss": loss, "angle": angle, "divergence": divergence}
 
-    return run("distillation", tower, step, plan, folder=folder, seed=seed, validate=validate)
+    return run("distillation", tower, step, config, folder=folder, seed=seed, validate=validate)

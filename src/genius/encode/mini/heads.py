@@ -63,7 +63,7 @@ def train_heads(
     images: Tensor,
     texts: Tensor,
     data: TrainingSet,
-    plan: OptimiserConfig,
+    config: OptimiserConfig,
     *,
     folder: Path,
     seed: int,
@@ -79,8 +79,8 @@ def train_heads(
     embed = heads.embedder(images, texts)
 
     def step(number: int) -> dict[str, Tensor]:
-        batch = pairs.sample(number, plan.batch, seed)
+        batch = pairs.sample(number, config.batch, seed)
         return {"loss": batch_loss(embed, pairs, batch, temperature)}
 
     check = None if validate is None else lambda: validate(heads)
-    return run("heads", heads, step, plan, folder=folder, seed=seed, validate=check, show=show)
+    return run("heads", heads, step, config, folder=folder, seed=seed, validate=check, show=show)

