@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from genius import Item
 from genius.data.report import Report
 from genius.data.tables import read_items
 from genius.engine import Engine
+from genius.errors import BadData
 
 AFTER_2262 = 2**63 + 10**9  # nanoseconds
 
@@ -240,9 +242,49 @@ def test_parquet(engine, tmp_path, place):
     assert "bad" in report.names[0].name or report.names[0].name == f"{file}:2"
 
 
-def test_items_before_a_damaged_part_of_a_file_are_in(engine, tmp_path, monkeypatch):
+MEMBERS: dict[str, dict[str, bytes]] = {
+    "fields that are no JSON": {"bad.json": b"{", "bad.txt": b"red"},
+    "fields of depth 1,000": {"bad.json": b'{"a":' * 1000 + b"1" + b"}" * 1000, "bad.txt": b"red"},
+    "half a character": {"bad.json": b'{"a": "\\ud800"}', "bad.txt": b"red"},
+    "a list as id": {"bad.json": b'{"id": [1]}', "bad.txt": b"red"},
+    "no picture": {"bad.jpg": b"no picture"},
+}
+
+
+@pytest.mark.parametrize("kind", MEMBERS)
+def test_tar(engine, tmp_path, kind):
+    file = tmp_path / "items.tar"
+    with tarfile.open(file, "w") as shard:
+        for name, data in {"first.txt": b"red", **MEMBERS[kind], "last.txt": b"blue"}.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            shard.addfile(info, io.BytesIO(data))
+    ids, report = add_from(engine, file)
+    assert ids == {"first", "last"} and report.skipped == 1
+    assert "bad" in report.names[0].name and report.names[0].reason
+
+
+def test_a_sparse_member_of_a_tar_is_not_read(engine, tmp_path):
+    """It takes 2 KB in the file and 400 MB in memory."""
+    info = tarfile.TarInfo("GNUSparseFile.0/bad.jpg")
+    info.size = 512
+    info.pax_headers = {
+        "GNU.sparse.major": "1",
+        "GNU.sparse.minor": "0",
+        "GNU.sparse.name": "bad.jpg",
+        "GNU.sparse.realsize": str(400 << 20),
+    }
+    good = tarfile.TarInfo("good.txt")
+    good.size = 3
+    sparse = info.tobuf(tarfile.PAX_FORMAT) + b"0\n".ljust(512, b"\0")
+    file = tmp_path / "items.tar"
+    file.write_bytes(sparse + good.tobuf() + b"red".ljust(512, b"\0") + bytes(1024))
+    ids, report = add_from(engine, file)
+    assert ids == {"good"} and "sparse" in report.names[0].reason
+
+
+def test_items_before_a_damaged_part_of_a_file_are_in(engine):
     """A reader that cannot go on says so; what it had read is kept."""
-    from genius.errors import BadData
 
     def items():
         yield Item("first", text="red")

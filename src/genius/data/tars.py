@@ -63,10 +63,11 @@ def _grouped(
             if members:
                 yield open_key, members
             open_key, members = key, {}
-        limit = MAX_BYTES if suffix in SUFFIXES else MAX_LINE
-        if member.size > limit:
+        limit = MAX_BYTES - sum(map(len, members.values())) if suffix in SUFFIXES else MAX_LINE
+        if member.issparse() or member.size > limit:  # a sparse file of a few bytes can be read without end
             report.unknown += 1
-            report.skip(f"{file}:{member.name}", f"more than {limit >> 20} MB")
+            reason = "a sparse file" if member.issparse() else f"more than {limit >> 20} MB"
+            report.skip(f"{file}:{member.name}", reason)
             continue
         stream: IO[bytes] | Any = shard.extractfile(member)
         members[suffix] = stream.read()
