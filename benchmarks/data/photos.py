@@ -202,8 +202,8 @@ def build(bench: Path, photos: Path, coco: Path | None, to: Path) -> None:
     """Write the root `to`; pictures are linked, not copied."""
     for folder in ("query/train", "query/val", "cand_pool/global", "instructions", "mbeir_images"):
         (to / folder).mkdir(parents=True)
-    for folder in (bench / "mbeir_images").iterdir():
-        (to / "mbeir_images" / folder.name).symlink_to(folder.resolve())
+    for images in (bench / "mbeir_images").iterdir():
+        (to / "mbeir_images" / images.name).symlink_to(images.resolve())
     (to / "mbeir_images" / "photos").symlink_to(photos.resolve())
     if coco is not None:
         (to / "mbeir_images" / "coco_train").symlink_to(coco.resolve())

@@ -131,8 +131,8 @@ def _temperature(closeness: Tensor, perplexity: float) -> float:
     if perplexity >= closeness.shape[1]:
         return high
     for _ in range(40):
-        middle = (low * high) ** 0.5
+        middle = math.sqrt(low * high)
         chance = F.log_softmax(closeness / middle, dim=1)
         entropy = float(-(chance.exp() * chance).sum(1).mean())
         low, high = (middle, high) if entropy < math.log(perplexity) else (low, middle)
-    return (low * high) ** 0.5
+    return math.sqrt(low * high)
