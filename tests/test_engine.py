@@ -286,6 +286,17 @@ def test_an_index_is_opened_or_made(tmp_path, model, fake):
         assert engine.stats()["vectors"] is False
 
 
+def test_what_is_like_a_stored_item_leaves_it_out(engine, pictures, fake):
+    engine.add([*images(pictures), *texts(fake), *pairs(pictures)])
+    found = engine.like("red", k=3, want="image")
+    assert "red" not in [hit.id for hit in found] and [hit.rank for hit in found] == [1, 2, 3]
+    assert len(engine.like("red", k=30, want="image")) == 9
+    assert engine.like("t-red", k=1, want="image")[0].id == "red"  # of another kind
+    assert "t-red" in [hit.id for hit in engine.like("white", but="red red red", k=3, want="text")]
+    with pytest.raises(BadInput, match="no item is called 'nobody'"):
+        engine.like("nobody")
+
+
 def test_one_id_is_removed_as_a_whole(engine):
     engine.add([Item(id, text="red") for id in ("sofa", "s", "o", "f", "a")])
     assert engine.remove("sofa") == 1

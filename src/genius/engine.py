@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ from genius.store.stats import stats
 from genius.types import DEFAULT_MODEL, Hit, Item, Modality, Query
 
 ATTEMPTS = 5  # of a search while the index changes
+LIKE_SIDE = 1024  # pixels of a stored image that is searched with: more than any encoder reads
 
 
 class SearchResult(NamedTuple):
@@ -253,6 +255,19 @@ class Engine:
                 self.index.rebuild("it has rows that the truth does not have")
         folder = self.index.folder
         raise IndexCorrupt(f"{folder}: arrays and truth do not agree: `genius check --repair --in {folder}`")
+
+    def like(self, id: str, but: str | None = None, k: int = 10, want: str = "any") -> list[Hit]:
+        """What is like a stored item, but as the words in `but` say; the item itself is left out."""
+        record = self.get(id)
+        if record is None:
+            raise BadInput(f"no item is called {id!r}")
+        image = None if record.modality is Modality.TEXT else self.thumbnail(id, LIKE_SIDE)
+        words = (but or "").strip()
+        # with an image, the words take the place of the caption; a text they add to
+        parts = [words] if words and image is not None else [record.text, words]
+        query = Query(text=" ".join(filter(None, parts)) or None, image=image)
+        others = [hit for hit in self.search(query, k + 1, want) if hit.id != id][:k]
+        return [replace(hit, rank=number) for number, hit in enumerate(others, start=1)]
 
     def warm(self) -> None:
         """Load what the first search needs, and record the programs that a GPU replays."""

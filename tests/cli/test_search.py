@@ -45,6 +45,18 @@ def test_any_is_the_default_and_a_sentence_is_an_instruction(indexed):
     assert json.loads(free.out)[0]["id"] == "red.png"
 
 
+def test_what_is_like_a_stored_item(indexed):
+    done = indexed("search", "--like", "red.png", "--want", "image", "-k", "20", "--format", "json")
+    found = [hit["id"] for hit in json.loads(done.out)]
+    assert len(found) == 8 and "red.png" not in found  # all other pictures without a caption
+    but = indexed(
+        "search", "blue blue", "--like", "red.png", "--want", "image", "-k", "1", "--format", "paths"
+    )
+    assert but.out.endswith(".png\n") and "red.png" not in but.out
+    assert indexed("search", "--like", "nobody").code == 2
+    assert indexed("search", "--like", "red.png", "--beam", "5").code == 2
+
+
 @pytest.mark.parametrize("rerank", ["none", "codes", "vectors"])
 def test_ways_to_search(indexed, rerank):
     done = indexed(

@@ -35,7 +35,7 @@ def names(hits) -> list[str]:
 
 
 def test_it_has_the_methods_of_the_engine(served):
-    for name in ("search", "search_batch"):
+    for name in ("search", "search_batch", "like", "remove"):
         assert inspect.signature(getattr(Client, name)) == inspect.signature(getattr(Engine, name))
     for name in ("add", "remove", "get", "thumbnail", "stats", "close", "__enter__", "__exit__"):
         assert callable(getattr(Client, name))
@@ -60,6 +60,8 @@ def test_searches_are_those_of_the_engine(client, served, tmp_path, kit):
         "red", rerank="codes", search="lookup", beam=9
     )
     assert client.search_batch(asked, k=3) == served.engine.search_batch(asked, k=3)
+    for but in (None, "red red red"):
+        assert client.like("p-cyan", but, 5, "image") == served.engine.like("p-cyan", but, 5, "image")
 
 
 def test_items_come_and_go(client, tmp_path, kit):

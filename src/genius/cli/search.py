@@ -31,6 +31,9 @@ class Rerank(StrEnum):
 def search(
     text: Annotated[str | None, typer.Argument(help="What to search for.")] = None,
     image: Annotated[Path | None, typer.Option(help="An image, alone or with the text.")] = None,
+    like: Annotated[
+        str | None, typer.Option(metavar="ID", help="A stored item; the text says what is to differ.")
+    ] = None,
     want: Annotated[str, typer.Option(help="image, text, pair, any, or an instruction in words.")] = "any",
     k: Annotated[int, typer.Option("-k", help="How many hits.")] = 10,
     method: Annotated[
@@ -45,10 +48,17 @@ def search(
 ) -> None:
     """Find images, texts and pairs with a text, an image or both."""
     from genius.engine import Engine
+    from genius.errors import BadInput
     from genius.types import Query
 
     with Engine.open(folder, device=device) as engine:
-        hits = engine.search(Query(text=text, image=image), k, want, search=method, rerank=rerank, beam=beam)
+        if like is None:
+            query = Query(text=text, image=image)
+            hits = engine.search(query, k, want, search=method, rerank=rerank, beam=beam)
+        elif image is not None or method or rerank or beam:
+            raise BadInput("--like goes with a text, --want and -k alone: leave the other options out")
+        else:
+            hits = engine.like(like, text, k, want)
         for line in hit_lines(hits, form):
             print(line)
         sys.stdout.flush()  # before files are closed, which takes a moment
