@@ -17,8 +17,9 @@ OURS = {
     "clip": Preprocess(224),
     "clip, cropped closer": Preprocess(224, short=256, resample=2),
     "clip, padded": Preprocess(65, short=50),
-    "blip": Preprocess(384, crop=False),
-    "blip, small and grey": Preprocess(33, crop=False, mean=(0.5, 0.5, 0.5), std=(0.25, 0.5, 1.0)),
+    "clip, squeezed and cropped": Preprocess(33, keep_ratio=False, short=40),
+    "blip": Preprocess(384, keep_ratio=False),
+    "blip, small and grey": Preprocess(33, keep_ratio=False, mean=(0.5, 0.5, 0.5), std=(0.25, 0.5, 1.0)),
 }
 
 
@@ -63,10 +64,36 @@ def test_other_modes_become_rgb(mode: str) -> None:
     assert pixels.dtype == np.uint8
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rescale_factor": 1 / 127.5, "rescale_offset": True, "do_normalize": False, "include_top": False},
+        {"rescale_offset": True, "include_top": True},
+        {"do_normalize": False, "include_top": False},
+        {"do_rescale": False, "image_mean": [100, 110, 120], "image_std": [50, 60, 70], "include_top": False},
+    ],
+)
+def test_every_rescaling_of_efficientnet(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """ALIGN resizes to a square, crops it and scales it to -1…1."""
+    from transformers.models.efficientnet.image_processing_pil_efficientnet import (
+        EfficientNetImageProcessorPil,
+    )
+
+    sizes = {"size": {"height": 40, "width": 40}, "crop_size": {"height": 33, "width": 33}}
+    processor = EfficientNetImageProcessorPil(**sizes, do_center_crop=True, resample=2, **settings)
+    processor.save_pretrained(tmp_path)
+    ours = read_preprocess(tmp_path, Preprocess(224))
+    image = photo((90, 70))
+    expected = processor(image, return_tensors="pt")["pixel_values"]
+    got = ours.scale(torch.from_numpy(ours.pixels(image))[None])
+    assert got.shape == expected.shape == (1, 3, 33, 33)
+    assert torch.allclose(got, expected.float(), atol=1e-3)
+
+
 @pytest.mark.parametrize("kind", OURS)
 def test_settings_saved_by_transformers_come_back(tmp_path: Path, kind: str) -> None:
     oracle(kind, OURS[kind].settings()).save_pretrained(tmp_path)
-    default = Preprocess(10, crop=kind.startswith("clip"))
+    default = Preprocess(10, keep_ratio=kind.startswith("clip"))
     image = photo((90, 70))
     back = read_preprocess(tmp_path, default)
     assert np.array_equal(back.pixels(image), OURS[kind].pixels(image))
@@ -91,7 +118,7 @@ def test_older_and_square_sizes(tmp_path: Path) -> None:
     )
     squeezed = read_preprocess(tmp_path, Preprocess(224))
     assert np.array_equal(
-        squeezed.pixels(photo((90, 70))), Preprocess(64, crop=False).pixels(photo((90, 70)))
+        squeezed.pixels(photo((90, 70))), Preprocess(64, keep_ratio=False).pixels(photo((90, 70)))
     )
 
 
@@ -103,12 +130,12 @@ def test_older_and_square_sizes(tmp_path: Path) -> None:
         '{"size": {"height": 10, "width": 20}}',
         '{"size": -1}',
         '{"size": "big"}',
-        '{"do_normalize": false}',
+        '{"do_resize": false}',
+        '{"rescale_factor": 0}',
         '{"image_std": [1, 1]}',
         '{"image_std": [0, 1, 1]}',
         '{"resample": 17}',
         '{"size": {"shortest_edge": 20}, "do_center_crop": false}',
-        '{"size": {"height": 20, "width": 20}, "crop_size": 10, "do_center_crop": true}',
     ],
 )
 def test_settings_we_cannot_follow_are_refused(tmp_path: Path, content: str) -> None:

@@ -128,7 +128,7 @@ class Toy:
         from genius.encode.preprocess import Preprocess
 
         torch.manual_seed(seed)
-        self.preprocess = Preprocess(8, crop=False)
+        self.preprocess = Preprocess(8, keep_ratio=False)
         self.words = {word: row for row, word in enumerate([*WORDS, *COLOURS])}
         text = nn.ModuleList([nn.Embedding(40, 32, padding_idx=0), nn.Embedding(24, 32), nn.Linear(32, 16)])
         self.module = nn.ModuleDict({"image": nn.Linear(3 * 8 * 8, 16), "text": text})

@@ -51,5 +51,5 @@ def load(source: str | Path | None, device: str = "cpu") -> BlipEncoder:
     model = load_model(BlipForImageTextRetrieval, folder)
     text, vision = model.config.text_config, model.config.vision_config
     tokenizer = load_tokenizer(folder, text.vocab_size)
-    preprocess = load_preprocess(folder, vision.image_size, crop=False)
+    preprocess = load_preprocess(folder, vision.image_size, keep_ratio=False)
     return BlipEncoder(model, tokenizer, preprocess, text.max_position_embeddings, device)

@@ -63,5 +63,5 @@ def load(source: str | Path | None, device: str = "cpu") -> ClipEncoder:
             f"{folder}: the tokenizer ends texts with {tokenizer.eos_token_id}, the model looks for "
             f"{text.eos_token_id}: use the model's own tokenizer"
         )
-    preprocess = load_preprocess(folder, vision.image_size, crop=True)
+    preprocess = load_preprocess(folder, vision.image_size, keep_ratio=True)
     return ClipEncoder(model, tokenizer, preprocess, text.max_position_embeddings, device)

@@ -1,8 +1,9 @@
-"""Images as CLIP and BLIP want them, with Pillow alone: resized to uint8, then scaled on any device."""
+"""Images as pretrained models want them, with Pillow alone: resized to uint8, then scaled on any device."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,18 +20,20 @@ if TYPE_CHECKING:
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+FILES = ("preprocessor_config.json", "processor_config.json")  # the first that is there counts
+_BYTE = 255
 
 
 @dataclass(frozen=True, slots=True)
 class Preprocess:
     """How an image becomes numbers.
 
-    With `crop`, the short side is brought to `short` and the centre is kept (CLIP); without, the whole image
-    is squeezed into the square (BLIP).
+    With `keep_ratio`, the short side is brought to `short` (CLIP); without, the whole image is squeezed into
+    a square of `short` (BLIP, SigLIP). Of either, the centre of `side` pixels is kept.
     """
 
     side: int  # of the square that the model sees
-    crop: bool = True
+    keep_ratio: bool = True
     short: int = 0  # length of the short side before cropping; 0: the same as `side`
     mean: tuple[float, ...] = CLIP_MEAN
     std: tuple[float, ...] = CLIP_STD
@@ -39,43 +42,46 @@ class Preprocess:
     def pixels(self, image: Image) -> NDArray[np.uint8]:
         """The resized and cropped image, (3, side, side)."""
         rgb = image if image.mode == "RGB" else image.convert("RGB")
-        if self.crop:
-            rgb = self._centre(rgb)
-        elif rgb.size != (self.side, self.side):
-            rgb = rgb.resize((self.side, self.side), Resampling(self.resample))
+        size = self._resized(*rgb.size)
+        if size != rgb.size:
+            rgb = rgb.resize(size, Resampling(self.resample))
+        if size != (self.side, self.side):
+            left, top = (size[0] - self.side) // 2, (size[1] - self.side) // 2
+            rgb = rgb.crop((left, top, left + self.side, top + self.side))  # black where there is no image
         return np.ascontiguousarray(np.asarray(rgb, dtype=np.uint8).transpose(2, 0, 1))
 
     def scale(self, pixels: Tensor) -> Tensor:
         """uint8 pixels (n, 3, side, side) as the floats that the model reads, on the same device."""
-        scaled = pixels.float() / 255
+        scaled = pixels.float() / _BYTE
         mean = scaled.new_tensor(self.mean).view(-1, 1, 1)
         std = scaled.new_tensor(self.std).view(-1, 1, 1)
         return (scaled - mean) / std
 
-    def _centre(self, image: Image) -> Image:
-        width, height = image.size
+    def _resized(self, width: int, height: int) -> tuple[int, int]:
+        """The size of an image before cropping."""
         short = self.short or self.side
+        if not self.keep_ratio:
+            return short, short
         if width <= height:
-            size = (short, int(short * height / width))
-        else:
-            size = (int(short * width / height), short)
-        resized = image if size == image.size else image.resize(size, Resampling(self.resample))
-        left, top = (size[0] - self.side) // 2, (size[1] - self.side) // 2
-        return resized.crop((left, top, left + self.side, top + self.side))  # black where there is no image
+            return short, int(short * height / width)
+        return int(short * width / height), short
 
     def settings(self) -> dict[str, Any]:
         """The same as transformers writes into `preprocessor_config.json`."""
-        square = {"height": self.side, "width": self.side}
-        table: dict[str, Any] = {"size": {"shortest_edge": self.short or self.side} if self.crop else square}
-        if self.crop:
-            table["crop_size"] = square
-        steps = {"do_resize": True, "do_center_crop": self.crop, "do_rescale": True, "do_normalize": True}
+        short = self.short or self.side
+        crop = self.keep_ratio or short != self.side
+        table: dict[str, Any] = {
+            "size": {"shortest_edge": short} if self.keep_ratio else {"height": short, "width": short}
+        }
+        if crop:
+            table["crop_size"] = {"height": self.side, "width": self.side}
+        steps = {"do_resize": True, "do_center_crop": crop, "do_rescale": True, "do_normalize": True}
         return {
             **table,
             **steps,
             "do_convert_rgb": True,
             "resample": int(self.resample),
-            "rescale_factor": 1 / 255,
+            "rescale_factor": 1 / _BYTE,
             "image_mean": list(self.mean),
             "image_std": list(self.std),
         }
@@ -84,33 +90,52 @@ class Preprocess:
 def read_preprocess(folder: Path, default: Preprocess) -> Preprocess:
     """The preprocessing that a model folder asks for, or `default` where it says nothing."""
     table: dict[str, Any] = {}
-    for name in ("preprocessor_config.json", "processor_config.json"):
+    for name in FILES:
         if (folder / name).is_file():
             table = _table(folder / name)
             break
     if not table:
         return default
     where = f"{folder}: preprocessing"
-    for step in ("do_resize", "do_rescale", "do_normalize"):
-        if table.get(step) is False:
-            raise ModelMismatch(f"{where} without {step} is not supported; set it to true")
-    size, crop = table.get("size", default.short or default.side), table.get("do_center_crop", default.crop)
+    if table.get("do_resize") is False:
+        raise ModelMismatch(f"{where} without do_resize is not supported; set it to true")
+    size = table.get("size", default.short or default.side)
+    crop = table.get("do_center_crop", default.keep_ratio)
     short = _length(size, where)
     side = _length(table.get("crop_size", short), where) if crop else short
-    keeps_ratio = "shortest_edge" in size if isinstance(size, dict) else default.crop
-    if keeps_ratio != bool(crop) and side != short:
-        raise ModelMismatch(f"{where} to {size} and a crop of {side} is not supported; make both the same")
-    if keeps_ratio and not crop:
+    keep_ratio = "shortest_edge" in size if isinstance(size, dict) else default.keep_ratio
+    if keep_ratio and not crop:
         raise ModelMismatch(f"{where} to {size} without a crop gives no square: set do_center_crop to true")
+    mean, std = _mean_and_std(table, default, where)
+    resample = table.get("resample", default.resample)
+    if resample not in list(Resampling):
+        raise ModelMismatch(f"{where} with resample {resample!r}: use one of Pillow's filters, 0 to 5")
+    return Preprocess(side, keep_ratio, short, mean, std, resample)
+
+
+def _mean_and_std(
+    table: Mapping[str, Any], default: Preprocess, where: str
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation for pixels in 0…1, with whatever rescaling `table` asks for folded in."""
     mean, std = tuple(table.get("image_mean", default.mean)), tuple(table.get("image_std", default.std))
     if len(mean) != 3 or len(std) != 3 or 0 in std:
         raise ModelMismatch(
             f"{where} needs three means and three deviations above zero, not {mean} and {std}"
         )
-    resample = table.get("resample", default.resample)
-    if resample not in list(Resampling):
-        raise ModelMismatch(f"{where} with resample {resample!r}: use one of Pillow's filters, 0 to 5")
-    return Preprocess(side, keeps_ratio, short, mean, std, resample)
+    factor = table.get("rescale_factor", 1 / _BYTE) if table.get("do_rescale", True) else 1
+    if not isinstance(factor, int | float) or factor <= 0:
+        raise ModelMismatch(f"{where} with rescale_factor {factor!r}: use a number above zero, as 1/255")
+    offset = 1 if table.get("rescale_offset") and table.get("do_rescale", True) else 0
+    again = std if table.get("include_top") else (1, 1, 1)  # EfficientNet: divided by the deviation twice
+    if not table.get("do_normalize", True):
+        mean, std = (0, 0, 0), (1, 1, 1)
+    unit = _BYTE * factor  # (x * unit - offset - mean) / std / again, for x in 0…1
+    if (unit, offset, again) == (1, 0, (1, 1, 1)):
+        return mean, std
+    return (
+        tuple((value + offset) / unit for value in mean),
+        tuple(value * twice / unit for value, twice in zip(std, again, strict=True)),
+    )
 
 
 def _table(file: Path) -> dict[str, Any]:

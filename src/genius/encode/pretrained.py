@@ -228,9 +228,9 @@ def load_tokenizer(folder: Path, vocabulary: int) -> Any:
     return tokenizer
 
 
-def load_preprocess(folder: Path, side: int, *, crop: bool) -> Preprocess:
+def load_preprocess(folder: Path, side: int, *, keep_ratio: bool) -> Preprocess:
     """The preprocessing of `folder`; it must give images of the `side` that the model wants."""
-    preprocess = read_preprocess(folder, Preprocess(side, crop=crop))
+    preprocess = read_preprocess(folder, Preprocess(side, keep_ratio=keep_ratio))
     if preprocess.side != side:
         raise ModelMismatch(
             f"{folder}: preprocessing gives images of {preprocess.side} pixels, the model wants {side}: "

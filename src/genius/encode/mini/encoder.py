@@ -72,7 +72,7 @@ class MiniEncoder:
     @property
     def preprocess(self) -> Preprocess:
         """The whole image is resized to a square, without a crop."""
-        return Preprocess(SIDE, crop=False)
+        return Preprocess(SIDE, keep_ratio=False)
 
     def prepare_image(self, image: Image) -> Tensor:
         """uint8 pixels (3, side, side), on the CPU."""
