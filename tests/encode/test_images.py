@@ -73,7 +73,7 @@ def test_workers_are_this_process_share_of_the_cores(monkeypatch: pytest.MonkeyP
 
 def test_a_wrong_root_is_told_at_once(tmp_path: Path) -> None:
     absent = [tmp_path / f"{number}.jpg" for number in range(5)]
-    with pytest.raises(BadData, match=r"none of 5 pictures can be read, .*0\.jpg first \(no such file\)"):
+    with pytest.raises(BadData, match=r"none of 5 images can be read, .*0\.jpg first \(no such file\)"):
         decode(absent, PREPROCESS)
     assert decode([], PREPROCESS).pixels.shape == (0, 3, 16, 16)
 

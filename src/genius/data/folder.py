@@ -106,8 +106,8 @@ def read_files(root: AnyPath, folder: AnyPath, files: Sequence[str], report: Rep
 
 def _item(root: AnyPath, file: AnyPath, image: AnyPath | None, text: UserText) -> Item:
     meta = {"text_flags": list(text.flags)} if text.flags else {}
-    shown = image if image is None or isinstance(image, Path) else str(image)
-    return Item(_id(root, file), shown, text.text or None, meta)
+    source = image if image is None or isinstance(image, Path) else str(image)
+    return Item(_id(root, file), source, text.text or None, meta)
 
 
 def _id(root: AnyPath, file: AnyPath) -> str:

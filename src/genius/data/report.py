@@ -24,7 +24,7 @@ def is_printable(name: str) -> bool:
 
 
 class Skipped(NamedTuple):
-    """One thing that was left out: its name (path, id or file:line, printable) and why."""
+    """A file, line or item that was skipped: its printable name (path, id or file:line) and the reason."""
 
     name: str
     reason: str
@@ -35,7 +35,7 @@ class Report:
     """Counts of what was read and skipped. Memory stays small however many files are bad."""
 
     keep: int = 100  # names and distinct reasons remembered
-    read: int = 0  # items given out
+    read: int = 0  # items yielded
     ignored: int = 0  # files that are neither image nor text
     skipped: int = 0
     reasons: Counter[str] = field(default_factory=Counter)

@@ -146,12 +146,12 @@ def item_of(
     cleaned = clean_text(text) if text else UserText("")
     if not image and data is None and not cleaned.text:
         raise ValueError("neither image nor text" if text is None else "empty text and no image")
-    shown: str | Path | bytes | None = data
+    source: str | Path | bytes | None = data
     if data is None and image:
         path = location(image) if is_uri(image) else folder / image
         if not _is_file(path):
             raise ValueError(f"no image at {path}")
-        shown = path if isinstance(path, Path) else str(path)
+        source = path if isinstance(path, Path) else str(path)
     meta = fields.get("meta") or {}
     if not isinstance(meta, dict):
         raise ValueError("meta: a JSON object is expected")  # noqa: TRY004
@@ -159,13 +159,13 @@ def item_of(
     valid_meta(meta)
     if cleaned.flags:
         meta["text_flags"] = list(cleaned.flags)
-    return Item(_id(fields, image, name), shown, cleaned.text or None, meta)
+    return Item(_id(fields, image, name), source, cleaned.text or None, meta)
 
 
 def skip_row(
     report: Report, where: str, reason: object, fields: Mapping[str, Any], name: str | None = None
 ) -> None:
-    """Report a row that is skipped, with the id it has, if that can be told."""
+    """Report a row that is skipped, with its id, if it has a valid one."""
     image = fields.get("image") or fields.get("path")
     try:
         id = _id(fields, image if isinstance(image, str) else None, name)
@@ -176,16 +176,16 @@ def skip_row(
 
 
 def _id(fields: Mapping[str, Any], image: str | None, name: str | None) -> str:
-    given = fields.get("id")
-    if given is None and (image or name):
+    value = fields.get("id")
+    if value is None and (image or name):
         return item_id(image or name or "")
-    if isinstance(given, int) and not isinstance(given, bool):
-        return str(given)
-    if not isinstance(given, str) or not given.strip():
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str) or not value.strip():
         raise ValueError("no id: give a string or a number")
-    if not is_printable(given):
+    if not is_printable(value):
         raise ValueError("the id has control characters or broken Unicode")
-    return given
+    return value
 
 
 def _string(fields: Mapping[str, Any], name: str) -> str | None:

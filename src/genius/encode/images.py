@@ -97,7 +97,7 @@ def decode(files: Sequence[Path], preprocess: Preprocess, workers: int | None = 
                 unreadable.append((row, reason))
     if len(unreadable) == len(files) >= MIN_FOR_BLAME:
         raise BadData(
-            f"none of {len(files)} pictures can be read, {printable(files[0])} first ({unreadable[0][1]}): "
+            f"none of {len(files)} images can be read, {printable(files[0])} first ({unreadable[0][1]}): "
             "are they under the data root?"
         )
     return DecodedImages(pixels, unreadable)

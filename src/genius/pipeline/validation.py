@@ -9,17 +9,17 @@ from torch import Tensor
 from genius.data.pairs import rows_of
 from genius.data.training_set import TrainingSet
 from genius.encode.train import EmbedRows, in_chunks
-from genius.quantize.recall import hits
+from genius.quantize.recall import hits, mean_over_tasks
 
 
 def task_hits(data: TrainingSet, query: Tensor, item: Tensor, k: int = 5) -> dict[str, float]:
     """Share of queries with a positive among the `k` nearest items, per task; `hit@k` is their mean."""
     pairs = rows_of(data).to(query.device)
     found = hits(F.normalize(query.float(), dim=1), F.normalize(item.float(), dim=1), pairs, k)
-    figures = {
+    rates = {
         name: float(found[pairs.task == number].float().mean()) for number, name in enumerate(data.tasks)
     }
-    return {f"hit@{k}": sum(figures.values()) / len(figures), **figures}
+    return {f"hit@{k}": mean_over_tasks(found, pairs.task), **rates}
 
 
 def hit_rates(data: TrainingSet, embed: EmbedRows, device: torch.device) -> dict[str, float]:
