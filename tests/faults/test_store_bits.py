@@ -6,17 +6,20 @@ import random
 import shutil
 import sqlite3
 import time
+from contextlib import suppress
 
+import numpy as np
 import pytest
 
 from genius.errors import IndexCorrupt
 from genius.store.check import check, repair
 from genius.store.connection import INDEX_FILE
-from genius.store.exporting import export_lines
+from genius.store.exporting import export_lines, export_tar
 from genius.store.index import Index
+from genius.store.stats import stats
 
 STATE = {f"item-{n:03d}": n for n in range(200)}
-SAMPLES = 60  # of each kind
+SAMPLES = 40  # of each kind
 SECONDS = 20  # that a check or a repair may take; they take 0.1
 
 
@@ -63,6 +66,34 @@ def use_everything(worker, folder):
     return seen
 
 
+def look_up_all(index):
+    """What a search reads; that there is no row for an item is for the engine to notice."""
+    snapshot = index.snapshot()
+    places = np.flatnonzero(snapshot.alive())
+    index.truth.records([*snapshot.runs.rows(places).tolist(), *snapshot.delta.rows.tolist()])
+
+
+def try_everything(worker, folder):
+    """Whatever a user does with a damaged index ends well or says that it is damaged."""
+    uses = [
+        look_up_all,
+        lambda index: [index.truth.record(id) for id in STATE],
+        lambda index: index.truth.known(list(STATE)),
+        lambda index: index.truth.ids_from("/nowhere"),
+        lambda index: stats(index),
+        lambda index: list(export_lines(index)),
+        lambda index: b"".join(export_tar(index)),
+        lambda index: index.add([worker.record("more", 901)]),
+        lambda index: index.remove(["item-007", "item-190"]),
+        lambda index: index.compact(),
+    ]
+    for number, use in enumerate(uses):
+        copy = shutil.copytree(folder, folder.with_name(f"{folder.name}-{number}"))
+        with suppress(IndexCorrupt), Index.open(copy) as index:
+            use(index)
+        shutil.rmtree(copy)
+
+
 @pytest.mark.parametrize("damage", [cut, zeroed, flipped], ids=lambda damage: damage.__name__)
 def test_a_damaged_truth_is_noticed_and_repaired_in_time(worker, whole, tmp_path, damage):
     expected = worker.expected(STATE)
@@ -78,6 +109,8 @@ def test_a_damaged_truth_is_noticed_and_repaired_in_time(worker, whole, tmp_path
             assert use_everything(worker, folder) == expected, sample
         else:
             noticed += 1
+            if sample % 8 == 0:
+                try_everything(worker, folder)
             try:
                 _, salvage = repair(folder)
             except IndexCorrupt as error:
@@ -153,6 +186,7 @@ def test_every_value_is_covered_by_a_checksum(worker, whole, tmp_path, change):
     connection.execute(change)
     connection.commit()
     connection.close()
+    try_everything(worker, folder)
     assert check(folder).truth
     _, salvage = repair(folder)
     assert check(folder).clean
