@@ -180,26 +180,21 @@ def _rated(part: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[t
 
 
 def _against(gpu: dict[str, Any]) -> str:
-    """Ours over transformers' `generate`, which was asked in batches of 1 and 16, and over exact search."""
+    """Ours over transformers' `generate`, which was measured in batches of 1 and 16."""
     rows: Rows = []
-    theirs = gpu.get("transformers", {})
-    if theirs:
-        ours = gpu["generate"]["1000000"]["early stop, beam 50"]
-        one = gpu.get("compiled_generate", {}).get("early stop, beam 50", ours)["batch 1"]["queries_per_s"]
-        rate = {b: theirs[b]["queries_per_s"] for b in ("batch 1", "batch 16")}
-        plain = ours["batch 1"]["queries_per_s"]
-        rows = [
-            ["early stop, one at a time", f"{plain / rate['batch 1']:,.0f}"],
-            ["early stop, one at a time, compiled", f"{one / rate['batch 1']:,.0f}"],
-            ["early stop, batch 256, over theirs at 16",
-             f"{ours['batch 256']['queries_per_s'] / rate['batch 16']:,.0f}"],
-        ]  # fmt: skip
-        full = gpu["generate"]["1000000"]["full depth, beam 50"]
-        rows += [
-            ["full depth, one at a time", f"{full['batch 1']['queries_per_s'] / rate['batch 1']:,.0f}"],
-            ["full depth, batch 256, over theirs at 16",
-             f"{full['batch 256']['queries_per_s'] / rate['batch 16']:,.0f}"],
-        ]  # fmt: skip
+    if "transformers" in gpu:
+        plain, compiled = gpu["generate"]["1000000"], gpu.get("compiled_generate", {})
+        early, full = "early stop, beam 50", "full depth, beam 50"
+        pairs = {
+            "early stop, one at a time": (plain[early], "batch 1", "batch 1"),
+            "early stop, one at a time, compiled": (compiled.get(early, plain[early]), "batch 1", "batch 1"),
+            "early stop, batch 256, over theirs at 16": (plain[early], "batch 256", "batch 16"),
+            "full depth, one at a time": (plain[full], "batch 1", "batch 1"),
+            "full depth, batch 256, over theirs at 16": (plain[full], "batch 256", "batch 16"),
+        }
+        for name, (ours, batch, other) in pairs.items():
+            ratio = ours[batch]["queries_per_s"] / gpu["transformers"][other]["queries_per_s"]
+            rows.append([name, f"{ratio:,.0f}"])
     return _table(["ours at 1,000,000 items, beam 50", "times transformers' `generate` at 100,000"], rows)
 
 
@@ -267,17 +262,13 @@ def _by_batch(gpu: dict[str, Any]) -> Curves:
 
 def _by_pool(gpu: dict[str, Any]) -> Curves:
     """Queries a second by pool, in batches of 256."""
-    pools = [key for key in gpu["exact"] if key.isdigit()]
-    curves: Curves = {
-        "exact search, width 768": [(int(p), gpu["exact"][p]["batch 256"]["queries_per_s"]) for p in pools]
-    }
-    for name in ("early stop", "full depth"):
-        found = [p for p in pools if p in gpu["generate"]]
-        curves[f"decoder, {name}"] = [
-            (int(p), gpu["generate"][p][f"{name}, beam 50"]["batch 256"]["queries_per_s"]) for p in found
-        ]
-    many = {p: row for p, row in gpu["scale"].items() if p.isdigit()}
-    curves["lookup"] = [(int(p), row["lookup"]["batch 256"]["queries_per_s"]) for p, row in many.items()]
+    phases = {"exact search, width 768": ("exact", "")}
+    phases |= {f"decoder, {name}": ("generate", f"{name}, beam 50") for name in ("early stop", "full depth")}
+    phases |= {"lookup": ("scale", "lookup")}
+    curves: Curves = {}
+    for label, (phase, search) in phases.items():
+        pools = {int(p): row[search] if search else row for p, row in gpu[phase].items() if p.isdigit()}
+        curves[label] = [(items, row["batch 256"]["queries_per_s"]) for items, row in pools.items()]
     return curves
 
 

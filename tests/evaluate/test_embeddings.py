@@ -141,16 +141,6 @@ def test_a_pool_larger_than_memory_is_mapped(colours, tiny_model, tmp_path, monk
     np.testing.assert_array_equal(mapped.phi, inside.phi)
 
 
-def test_the_guess_of_time_grows_with_what_is_missing(colours, tiny_model, tmp_path):
-    contents = read_items([Item(str(n), text=f"Text {n}.") for n in range(400)], fuses=False)
-    embedder = Embedder(tiny_model(), tmp_path)
-    assert embedder.count_missing([contents]) == (0, 400)
-    assert embedder.estimate_seconds([contents]) > 0
-    assert embedder.count_missing([contents]) == (0, 384)  # the timed ones are kept
-    embedder.encode([contents])
-    assert embedder.estimate_seconds([contents]) == 0
-
-
 def test_nan_from_the_encoder_stops_the_run(colours, tiny_model, tmp_path):
     model = tiny_model()
     model.encoder.encode_texts = lambda texts: np.full((len(texts), 8), np.nan, dtype=np.float32)

@@ -12,9 +12,8 @@ import pytest
 from genius.data.base import Row
 from genius.data.mbeir import MBeir
 from genius.errors import BadData, BadInput
-from genius.evaluate.answers import SEARCH_SOURCES
 from genius.evaluate.baselines.exact import Exact
-from genius.evaluate.evaluator import Evaluator
+from genius.evaluate.evaluator import SEARCH_SOURCES, Evaluator
 from genius.evaluate.metrics import NO_ITEM
 from genius.evaluate.results import source_hash
 
@@ -214,17 +213,15 @@ def test_unknown_split_and_setting(colours, tiny_model, tmp_path):
         evaluate(colours, tiny_model(), tmp_path, "global")
 
 
-def test_the_estimate_comes_before_the_work(colours, tiny_model, tmp_path):
+def test_what_is_to_be_encoded_is_known_before(colours, tiny_model, tmp_path):
     model = tiny_model()
     evaluator = Evaluator(MBeir(colours.path), model, setting="universal", cache=tmp_path)
-    estimate = evaluator.estimate()
-    assert (estimate.items, estimate.queries, estimate.images, estimate.texts) == (16, 16, 8, 18)
-    assert estimate.memory > 16 * 8 * 4
-    assert "8 images and 18 texts to encode" in estimate.line()
+    assert evaluator.describe() == "16 items, 16 queries; 8 images and 18 texts to encode"
     assert evaluator.rows == [Row("colours", 0), Row("colours", 3)]
+    assert model.encoder.images == 0
     evaluator.run([Exact()], names=NAMES)
-    after = Evaluator(MBeir(colours.path), model, setting="universal", cache=tmp_path).estimate()
-    assert "all embeddings are cached" in after.line()
+    after = Evaluator(MBeir(colours.path), model, setting="universal", cache=tmp_path).describe()
+    assert after.endswith("all embeddings are cached")
 
 
 def test_damaged_answers_are_found_again(colours, tiny_model, tmp_path):

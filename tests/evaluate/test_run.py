@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from genius.data.mbeir import MBeir
 from genius.evaluate.options import EvalOptions, Workspace
-from genius.evaluate.run import DataSpec, evaluate, parallel_jobs, search_in_parallel
+from genius.evaluate.run import evaluate, parallel_jobs, search_in_parallel
 
 
 def test_long_searches_are_apart_and_generative_baselines_together():
@@ -20,28 +20,28 @@ def test_long_searches_are_apart_and_generative_baselines_together():
 
 
 def test_a_process_finds_what_the_evaluation_then_only_reads(colours, tmp_path):
-    workspace, both = Workspace(tmp_path / "cache"), [EvalOptions("universal"), EvalOptions("local")]
-    data = MBeir(colours.path)
+    cache, both = tmp_path / "cache", [EvalOptions("universal"), EvalOptions("local")]
+    data, workspace = MBeir(colours.path), Workspace(cache)
+    arguments = ["--data", str(colours.path), "--model", "mini", "--device", "cpu", "--cache", str(cache)]
 
     def answers():
-        return {file.name for file in (tmp_path / "cache" / "answers").iterdir()}
+        return {file.name for file in (cache / "answers").iterdir()}
 
     for options in both:
         evaluate(data, "colours", "mini", "exact", options, workspace, lambda line: None)
     before, said = answers(), []
-    spec = DataSpec("mbeir", colours.path, (), "mini")
-    search_in_parallel(spec, "exact,lookup+codes", both, workspace, 1, said.append)
+    search_in_parallel("exact,lookup+codes", both, arguments, 1, said.append)
     found = answers()
     assert len(found) == 2 * len(before)
-    assert said == ["searched: exact,lookup+codes"] * 2
+    assert said == [f"{setting}, exact,lookup+codes is searched" for setting in ("universal", "local")]
     for options in both:
         evaluate(data, "colours", "mini", "exact,lookup+codes", options, workspace, lambda line: None)
     assert answers() == found
 
 
-def test_a_job_that_fails_is_said_and_left_to_the_evaluation(colours, tmp_path):
+def test_a_process_that_fails_is_logged_and_left_to_the_evaluation(colours, tmp_path):
     said = []
-    spec = DataSpec("mbeir", colours.path, (), "no-such-model")
-    search_in_parallel(spec, "exact", [EvalOptions("local")], Workspace(tmp_path), 1, said.append)
+    arguments = ["--data", str(colours.path), "--model", "no-such-model", "--cache", str(tmp_path)]
+    search_in_parallel("exact", [EvalOptions("local")], arguments, 1, said.append)
     assert len(said) == 1
     assert "no model 'no-such-model'" in said[0]

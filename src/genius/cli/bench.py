@@ -26,7 +26,6 @@ from genius.cli.evaluate import (
     Split,
     TrainLimit,
     TrainSteps,
-    dataset_names,
     log,
     open_data,
     print_result,
@@ -110,19 +109,27 @@ def report(
         options = _options(systems, sizes, beams, queries, split, build_limit)
         workspace = workspace_of(cache, device, None, train_limit, train_steps)
         both = [EvalOptions(setting, split, limit, seeds=seeds) for setting in ("universal", "local")]
-        spec = run.DataSpec(layout, data.resolve(), tuple(dataset_names(datasets)), model)
-        dataset = open_data(data, layout, datasets)
-        _measure(dataset, spec, options, both, workspace, processes, numbers)
+        dataset, name = open_data(data, layout, datasets), data.resolve().name
+        loaded = run.load_model(model, workspace.device)
+        if processes > 1:
+            with progress() as show:  # one process encodes
+                for each in both:
+                    run.evaluate(dataset, name, loaded, "exact", each, workspace, log, show)
+            own = {"data": data, "model": model, "datasets": datasets, "layout": layout, "device": device}
+            own |= {"cache": workspace.cache, "train-limit": train_limit, "train-steps": train_steps}
+            arguments = [word for key, value in own.items() for word in (f"--{key}", str(value))]
+            run.search_in_parallel(f"exact,{systems}", both, arguments, processes, log)
+        _measure(dataset, name, loaded, options, both, workspace, numbers)
     _write_pages(numbers, to)
 
 
 def _measure(
     dataset: Dataset,
-    spec: Any,
+    name: str,
+    model: Model,
     frontier: FrontierOptions,
     settings: list[EvalOptions],
     workspace: Workspace,
-    processes: int,
     numbers: Path,
 ) -> None:
     """Evaluate all settings and measure the frontier; write their JSON files."""
@@ -130,18 +137,13 @@ def _measure(
     from genius.evaluate.frontier import measure_frontier
     from genius.evaluate.report.frontier import with_full_hit_rates
 
-    systems, name = f"exact,{frontier.systems}", spec.root.name
+    systems = f"exact,{frontier.systems}"
     with progress() as show:
-        model: Model = run.load_model(spec.model, workspace.device)
-        if processes > 1:
-            for options in settings:  # one process encodes
-                run.evaluate(dataset, name, model, "exact", options, workspace, log, show)
-            run.search_in_parallel(spec, systems, settings, workspace, processes, log)
         results = {
             each.setting: run.evaluate(dataset, name, model, systems, each, workspace, log, show).as_json()
             for each in settings
         }
-        found = measure_frontier(dataset, name, model, spec.model, frontier, workspace, log, show)
+        found = measure_frontier(dataset, name, model, model.name, frontier, workspace, log, show)
     for setting, result in results.items():
         save_json(numbers / f"results-{setting}.json", result)
     kind = found["machine"]["kind"]

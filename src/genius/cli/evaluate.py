@@ -138,12 +138,7 @@ def open_data(root: Path, layout: str, datasets: str = "") -> Dataset:
     """The dataset under `root`, or some datasets of it (by comma)."""
     from genius.data.base import open_dataset
 
-    return open_dataset(layout, root, dataset_names(datasets))
-
-
-def dataset_names(text: str) -> list[str]:
-    """The names in a list by comma."""
-    return [name.strip() for name in text.split(",") if name.strip()]
+    return open_dataset(layout, root, [name.strip() for name in datasets.split(",") if name.strip()])
 
 
 def workspace_of(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,21 +124,6 @@ class Embedder:
         _, sources = self._missing(inputs)
         images = sum(image is not None for image, _ in sources)
         return images, len(sources) - images
-
-    def estimate_seconds(self, inputs: Sequence[Inputs], sample: int = 16) -> float:
-        """Estimated from encoding (and caching) a few of the images and texts that are missing."""
-        keys, sources = self._missing(inputs)
-        total = 0.0
-        for has_image in (True, False):
-            rows = [row for row, (image, _) in enumerate(sources) if (image is not None) == has_image]
-            if len(rows) <= sample:
-                continue
-            self._encode([keys[row] for row in rows[:2]], [sources[row] for row in rows[:2]])  # warm up
-            start = time.perf_counter()
-            timed = rows[2:sample]
-            self._encode([keys[row] for row in timed], [sources[row] for row in timed])
-            total += (time.perf_counter() - start) / len(timed) * (len(rows) - sample)
-        return total
 
     def encode(self, inputs: Sequence[Inputs]) -> None:
         """Encode whatever is not cached; every batch is on disk before the next begins."""

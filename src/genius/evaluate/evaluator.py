@@ -7,6 +7,8 @@ system on each row. A run that was stopped, or that asks for one more system, do
 from __future__ import annotations
 
 import hashlib
+import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,45 +17,81 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
 
 from genius.data.base import Dataset, LabelledQuery, Row
 from genius.errors import BadData, BadInput
-from genius.evaluate.answers import CachedSearch
+from genius.evaluate.cache import key_of
 from genius.evaluate.embeddings import Embedder, EncodedPool, EncodedQueries, EncoderOnly
 from genius.evaluate.inputs import Inputs, Progress, read_items, read_queries
 from genius.evaluate.metrics import NO_ITEM, Qrels
-from genius.evaluate.protocol import SETTINGS, Faults, RowMetrics, RowQrels, match_qrels, row_metrics
-from genius.evaluate.results import Entry, Results
+from genius.evaluate.protocol import DEPTH, SETTINGS, Faults, RowMetrics, RowQrels, match_qrels, row_metrics
+from genius.evaluate.results import Entry, Results, source_hash
 from genius.evaluate.systems import System, TopK
 from genius.evaluate.trec import write_run
+from genius.files import storage_errors, write_file
 
 if TYPE_CHECKING:
     from genius.model import Model
 
-BYTES_PER_ID = 1000  # memory per item for ids, keys and counts, beside its embedding and codes
+# the source that can change an answer; a new figure or table costs no search
+SEARCH_SOURCES = (
+    *("data", "decode", "encode", "model.py", "quantize", "search", "training", "types.py"),
+    *(f"evaluate/{name}" for name in ("baselines", "code_search.py", "embeddings.py", "inputs.py")),
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """Counts and costs of an evaluation that has not begun."""
+class CachedSearch:
+    """A system on a pool whose answers are cached; the pool is indexed once an answer is missing.
 
-    items: int
-    queries: int
-    images: int  # still to encode
-    texts: int  # still to encode
-    memory: int  # bytes held at once, at most
-    disk: int  # bytes the cache will grow by
-    seconds: float  # for encoding, from a timed sample; searching comes on top
+    The key holds all that an answer depends on: the system and its settings (the hash of a decoder among
+    them), the model's fingerprint, the hashes of pool and queries and of the source of the search.
+    """
 
-    def line(self) -> str:
-        """One line for a log."""
-        encode = "all embeddings are cached"
-        if self.images or self.texts:
-            minutes = f"{self.seconds / 60:,.1f} minutes, {self.disk / 1e6:,.1f} MB of cache"
-            encode = f"{self.images:,} images and {self.texts:,} texts to encode, about {minutes}"
-        return (
-            f"{self.items:,} items, {self.queries:,} queries; {encode}; {self.memory / 1e6:,.1f} MB of memory"
-        )
+    def __init__(self, system: System, pool: EncodedPool, cache: Path, fingerprint: str) -> None:
+        self._system, self._pool, self._folder = system, pool, cache / "answers"
+        settings = json.dumps(dict(system.settings), sort_keys=True, default=str)
+        source = source_hash(*SEARCH_SOURCES)
+        parts = (system.name, settings, fingerprint, pool.digest, source, str(DEPTH))
+        self._key = [part.encode() for part in parts]
+        self._indexed = False
+        self.bytes_per_item = float("nan")  # known after a search
+
+    def search(self, queries: EncodedQueries) -> tuple[TopK, float]:
+        """The DEPTH best items of each query, and the seconds that the search took (now or then)."""
+        file = self._folder / f"{key_of(*self._key, queries.digest.encode()).hex()}.safetensors"
+        cached = _load_answers(file)
+        if cached is not None:
+            self.bytes_per_item = float(cached["size"][0])
+            return TopK(cached["rows"], cached["scores"]), float(cached["seconds"][0])
+        if not self._indexed:
+            self._system.index(self._pool)
+            self._indexed = True
+            self.bytes_per_item = self._system.bytes_per_item()
+        start = time.perf_counter()
+        top = self._system.search(queries, DEPTH)
+        seconds = time.perf_counter() - start
+        top.rows[~queries.valid] = NO_ITEM
+        tensors: dict[str, NDArray[Any]] = {
+            "rows": top.rows,
+            "scores": top.scores,
+            "seconds": np.array([seconds]),
+            "size": np.array([self.bytes_per_item]),
+        }
+        with storage_errors(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+        write_file(file, [save(tensors)])
+        return top, seconds
+
+
+def _load_answers(file: Path) -> dict[str, NDArray[Any]] | None:
+    """The answers in `file`, None where there are none or they are damaged."""
+    try:
+        cached = load_file(file)
+    except (OSError, SafetensorError):
+        return None
+    return cached if {"rows", "scores", "seconds", "size"} <= cached.keys() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,23 +135,13 @@ class Evaluator:
         """The queries of each row, under their first instruction."""
         return [queries.versions[0] for queries in self._queries]
 
-    def estimate(self) -> Estimate:
-        """What `run` will cost; a few of the missing images and texts are encoded to time them."""
-        inputs = self._all_inputs()
-        images, texts = self.embedder.count_missing(inputs)
-        dim, levels = self._model.encoder.dim, len(self._model.sizes)
-        queries = [len(version) for row in self._queries for version in row.versions]
-        largest = max(map(len, self._pools.values()), default=0)
-        held = sum(queries) if self.setting == "universal" else max(queries, default=0)
-        return Estimate(
-            items=sum(map(len, self._pools.values())),
-            queries=sum(queries),
-            images=images,
-            texts=texts,
-            memory=largest * (4 * dim + 2 * levels + BYTES_PER_ID) + held * 8 * dim,
-            disk=(images + texts) * (4 * dim + 16),
-            seconds=self.embedder.estimate_seconds(inputs),
-        )
+    def describe(self) -> str:
+        """Counts of items and queries, and what is still to encode, in a line."""
+        images, texts = self.embedder.count_missing(self._all_inputs())
+        items = sum(map(len, self._pools.values()))
+        queries = sum(len(version) for row in self._queries for version in row.versions)
+        missing = f"{images:,} images and {texts:,} texts to encode" if images or texts else ""
+        return f"{items:,} items, {queries:,} queries; {missing or 'all embeddings are cached'}"
 
     def run(
         self,

@@ -131,7 +131,7 @@ def measure_frontier(
         dataset, model, setting="universal", split=options.split, cache=workspace.cache,
         limit=options.queries, progress=progress,
     )  # fmt: skip
-    log(evaluator.estimate().line())
+    log(evaluator.describe())
     pool, queries, qrels = evaluator.universal()
     pools = ScaledPools(pool, _z(model, pool), qrels.item[qrels.item < len(pool)], _codes_of(model))
     sizes = sorted({max(size, pools.smallest) for size in options.sizes}) or [len(pool)]

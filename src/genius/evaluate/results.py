@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -45,14 +45,10 @@ class Entry:
 
     def as_json(self) -> dict[str, Any]:
         """Metrics and their provenance."""
-        return self.metrics.as_json() | {
-            "fingerprint": self.fingerprint,
-            "pool_hash": self.pool_hash,
-            "queries_hash": self.queries_hash,
-            "bytes_per_item": self.bytes_per_item,
-            "seconds": self.seconds,
-            **({"seeds": list(self.seeds)} if self.seeds else {}),
-        }
+        own = {field.name: getattr(self, field.name) for field in fields(self)[1:]}
+        if not self.seeds:
+            own.pop("seeds")
+        return self.metrics.as_json() | own
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,20 +6,20 @@ evaluation that follows reads them from there. What a failed job leaves open is 
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from genius.data.base import Dataset, Row, open_dataset
+from genius.data.base import Dataset, Row
 from genius.encode.base import load_encoder
-from genius.errors import BadInput, GeniusError
+from genius.errors import BadInput
 from genius.evaluate.baselines.exact import Exact
-from genius.evaluate.embeddings import EncoderOnly, available_memory
+from genius.evaluate.embeddings import EncoderOnly
 from genius.evaluate.evaluator import Evaluator
 from genius.evaluate.inputs import Progress
 from genius.evaluate.options import EvalOptions, Workspace
@@ -39,6 +39,7 @@ ENCODERS: Mapping[str, str] = {
     "blip-sf": "blip",
     "blip-ff": "blip-ff",
 }
+ONE_THREAD = os.environ | {"OMP_NUM_THREADS": "1"}  # as many processes as cores
 
 
 def split_encoder(word: str) -> tuple[str, str] | None:
@@ -119,22 +120,8 @@ def _evaluator(
         dataset, model, setting=options.setting, split=options.split, cache=workspace.cache,
         all_instructions=options.all_instructions, limit=options.limit, progress=progress,
     )  # fmt: skip
-    estimate = evaluator.estimate()
-    log(estimate.line())
-    free = available_memory()
-    if estimate.memory > free // 2:
-        log(f"that is more than half of the free memory ({free / 1e6:,.0f} MB): embeddings are memory-mapped")
+    log(evaluator.describe())
     return evaluator
-
-
-@dataclass(frozen=True, slots=True)
-class DataSpec:
-    """Data and model by name, so that another process can open them."""
-
-    layout: str
-    root: Path
-    datasets: tuple[str, ...]
-    model: str
 
 
 def parallel_jobs(systems: str, settings: Sequence[EvalOptions]) -> list[tuple[str, list[EvalOptions]]]:
@@ -151,40 +138,26 @@ def parallel_jobs(systems: str, settings: Sequence[EvalOptions]) -> list[tuple[s
 
 
 def search_in_parallel(
-    spec: DataSpec,
-    systems: str,
-    settings: Sequence[EvalOptions],
-    workspace: Workspace,
-    processes: int,
-    log: Log,
+    systems: str, settings: Sequence[EvalOptions], arguments: Sequence[str], processes: int, log: Log
 ) -> None:
-    """Fill the cache of answers with several processes; embeddings and codes have to be cached already."""
-    context = get_context("spawn")  # torch's threads do not survive a fork
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=_one_thread) as pool:
-        jobs = parallel_jobs(systems, settings)
-        pending = {pool.submit(_search, spec, group, each, workspace): group for group, each in jobs}
-        for done in as_completed(pending):
-            try:
-                done.result()
-                log(f"searched: {pending[done]}")
-            except (GeniusError, BrokenProcessPool, OSError) as error:
-                log(f"{pending[done]}: {error}; it is searched again by this process")
+    """Fill the cache of answers by several processes of `genius eval` with these arguments.
 
+    Embeddings and codes have to be cached already. What a failed process leaves open is searched later.
+    """
 
-def _search(spec: DataSpec, systems: str, settings: Sequence[EvalOptions], workspace: Workspace) -> None:
-    def log(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+    def search(job: tuple[str, Sequence[EvalOptions]]) -> None:
+        for each in job[1]:
+            own = ["--systems", job[0], "--setting", each.setting, "--split", each.split]
+            own += ["--limit", str(each.limit), "--seeds", str(each.seeds), "--format", "json"]
+            command = [sys.executable, "-m", "genius", "eval", *arguments, *own]
+            done = subprocess.run(command, capture_output=True, text=True, env=ONE_THREAD, check=False)
+            failed = (
+                f" failed, and is searched again: {done.stderr[-500:]}" if done.returncode else " is searched"
+            )
+            log(f"{each.setting}, {job[0]}{failed}")
 
-    dataset = open_dataset(spec.layout, spec.root, spec.datasets)
-    for options in settings:
-        evaluate(dataset, spec.root.name, spec.model, systems, options, replace(workspace, runs=None), log)
-
-
-def _one_thread() -> None:
-    """As many processes as cores: each has one."""
-    import torch
-
-    torch.set_num_threads(1)
+    with ThreadPoolExecutor(processes) as pool:
+        list(pool.map(search, parallel_jobs(systems, settings)))
 
 
 def score_runs(dataset: Dataset, files: Sequence[Path], *, setting: str, split: str, data: str) -> Results:
