@@ -15,12 +15,12 @@ from genius.store.connection import INDEX_FILE
 from genius.store.index import LOCK, Index
 from genius.store.large_array import CacheDamaged
 from genius.store.lock import WriterLock
-from genius.store.repair import Salvage, repair_truth
+from genius.store.repair import RepairReport, repair_truth
 
 
 @dataclass(slots=True)
-class Findings:
-    """What is wrong: with the truth (items may be lost), and with the cache (built anew without loss)."""
+class CheckReport:
+    """What is wrong: with the truth (items may be lost), and with the cache (rebuilt without loss)."""
 
     items: int = 0
     truth: list[str] = field(default_factory=list)
@@ -32,9 +32,9 @@ class Findings:
         return not (self.truth or self.cache)
 
 
-def check(folder: Path) -> Findings:
+def check(folder: Path) -> CheckReport:
     """Read everything and say what is wrong; changes nothing."""
-    findings = Findings()
+    findings = CheckReport()
     try:
         with Index.open(folder) as index:
             findings.truth.extend(_truth_problems(index, findings))
@@ -45,9 +45,9 @@ def check(folder: Path) -> Findings:
     return findings
 
 
-def repair(folder: Path) -> tuple[Findings, Salvage]:
+def repair(folder: Path) -> tuple[CheckReport, RepairReport]:
     """Mend what `check` finds: what was found, and what could be saved of a damaged truth."""
-    salvage = Salvage()
+    salvage = RepairReport()
     findings = check(folder)
     if findings.truth:
         with WriterLock(folder / LOCK):
@@ -58,7 +58,7 @@ def repair(folder: Path) -> tuple[Findings, Salvage]:
     return findings, salvage
 
 
-def _truth_problems(index: Index, findings: Findings) -> Iterator[str]:
+def _truth_problems(index: Index, findings: CheckReport) -> Iterator[str]:
     file = index.folder / INDEX_FILE
     for problem in index.truth.integrity():
         yield f"{file}: {problem}"
@@ -73,7 +73,7 @@ def _truth_problems(index: Index, findings: Findings) -> Iterator[str]:
         for row in batch.rows[outside]:
             yield f"{file}: row {row} has codes that the model does not have"
     if findings.items != sum(index.truth.counts().values()):
-        yield f"{file}: there are rows behind the last one, or modalities that no item has"
+        yield f"{file}: the count of items does not match the rows up to the last one"
 
 
 def _cache_problems(index: Index) -> Iterator[str]:

@@ -28,8 +28,8 @@ def create(
 ) -> None:
     """Make a truth with these settings and what `fill` puts into it; it appears whole or not at all.
 
-    It is built with a rollback journal and switched to WAL at the very end, so nothing of it is left beside
-    the file when the file gets its name.
+    It is built with a rollback journal and switched to WAL at the end, so that all of its content is in the
+    main file when that is renamed.
     """
     with files.storage_errors(file):
         for leftover in file.parent.glob(f"{file.name}.*{files.TEMPORARY}*"):
@@ -79,7 +79,7 @@ class OpenFile:
     file: Path
     connection: sqlite3.Connection
     identity: tuple[int, int]  # device and inode
-    frozen: tuple[int, ...] | None = None  # the state of a file that SQLite was told never changes
+    frozen: tuple[int, ...] | None = None  # state of a file that was opened as immutable
 
     def is_current(self) -> bool:
         """Whether the name still stands for this file (or for none), and a frozen one is as it was."""

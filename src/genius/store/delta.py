@@ -1,4 +1,4 @@
-"""The items since the last generation, in memory: they grow at the end, so states share what they have."""
+"""The items since the last generation, in memory: append-only arrays that successive snapshots share."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Delta:
         self._vectors = None if dim is None else np.empty((0, dim), np.float16)
 
     def append(self, batch: RecordBatch) -> None:
-        """Take in rows behind all others; batches that were given out before do not change."""
+        """Append rows; batches that were returned before do not change."""
         end = self._count + len(batch)
         if end > len(self._rows):
             self._grow(max(end, 2 * len(self._rows)))

@@ -1,7 +1,7 @@
 """The two forms of an export, read back: JSON lines, and a tar of plain members.
 
-Of the many things that a tar can have (links, sparse files, extended headers, compression) an export has
-none, so each header is read by itself and anything else is refused.
+An export has no links, sparse files, extended headers or compression, so headers are read one by one and
+any member that is not a plain file is refused.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class TarExport(ExportFile):
     def __init__(self, stream: IO[bytes], name: str) -> None:
         super().__init__(stream, name)
         self._members: dict[str, tuple[int, int]] = {}  # where the content begins, and its size
-        self._closed = False  # whether there is an end, and nothing behind it
+        self._closed = False  # whether it ends with two zero blocks and nothing after them
         self._read_members()
 
     def head(self) -> bytes:
@@ -149,7 +149,7 @@ class TarExport(ExportFile):
         return self._content(first, MAX_LINE) if first == HEAD else b""
 
     def end(self) -> tuple[int, bytes] | None:
-        """The last member, if it is the end mark and the archive is closed behind it."""
+        """The last member, if it is the end mark and the archive ends after it."""
         last = next(reversed(self._members), None)
         if last != END or not self._closed:
             return None

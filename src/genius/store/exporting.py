@@ -36,7 +36,7 @@ def head_of(index: Index, vectors: bool) -> dict[str, Any]:
 
 
 def end_mark(items: int, digest: bytes) -> bytes:
-    """The line behind everything: how many items there were, and the digest of all bytes before it."""
+    """The last line: the number of items and the digest of all bytes before it."""
     return _line({"end": {"items": items, "digest": digest.hex()}})
 
 

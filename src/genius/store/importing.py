@@ -51,7 +51,7 @@ def import_file(file: Path, folder: Path, *, partial: bool = False, report: Repo
             _require_whole(export, head)
         if (folder / INDEX_FILE).exists():
             with _index(folder, head):
-                pass  # it fits; else nothing needs to be read
+                pass  # raises before the export is read if it does not fit
         found = sum(1 for _ in _records(export, head, partial, Report()))
         if not partial and found != head["items"]:
             raise BadData(f"{file} has {found} items instead of {head['items']}: export the index again")

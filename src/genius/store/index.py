@@ -172,7 +172,7 @@ class Index:
                     self.truth.amend(change)
 
     def remove(self, ids: Sequence[str]) -> int:
-        """Take items out by id; how many there were. Unknown ids count for nothing."""
+        """Remove items by id; returns how many there were. Unknown ids are ignored."""
         with self.writing():
             with self.truth.writing():
                 count = self.truth.delete(ids)
@@ -184,7 +184,7 @@ class Index:
     def compact_if_due(self) -> None:
         """Compact if the changes since the last generation slow a search down.
 
-        Those changes are committed: a disk that has no room for a new generation is logged, no error.
+        Those changes are committed: if there is no room for a new generation, that is logged and not raised.
         """
         with self.writing():
             if self.worth_compacting():
@@ -227,7 +227,7 @@ class Index:
         return GenerationRef(*self.truth.settings().get("generation") or ())
 
     def snapshot(self) -> Snapshot:
-        """The present state; the same object as long as nothing changed. A damaged cache is built anew."""
+        """The present state; the same object as long as nothing changed. A damaged cache is rebuilt."""
         damaged: list[CacheDamaged] = []
         for attempt in range(ATTEMPTS):
             try:
@@ -253,9 +253,9 @@ class Index:
                 self._snapshot = self._view()
             yield
 
-    def rebuild(self, reason: str = "asked for") -> Snapshot:
-        """Build the generation anew from the truth, in memory when the folder cannot be written now."""
-        LOGGER.warning("%s: the arrays of a generation are built anew: %s", self.folder, reason)
+    def rebuild(self, reason: str = "requested") -> Snapshot:
+        """Rebuild the generation from the truth; in memory when the folder cannot be written now."""
+        LOGGER.warning("%s: rebuilding the arrays of a generation: %s", self.folder, reason)
         try:
             self.compact(wait=False)  # a search does not wait until an `add` has ended
             with self._views:
@@ -309,7 +309,7 @@ class Index:
         return generations.load(self.folder, pinned.number, pinned.digest, LAYOUT)
 
     def _renew_in_memory(self) -> None:
-        """Put a generation in memory in the place of a damaged one that cannot be written anew."""
+        """Use a generation in memory instead of a damaged one that cannot be rewritten."""
         with self.truth.reading():
             through = self.truth.last_row()
             generation = self._builder.in_memory(through)

@@ -18,7 +18,7 @@ IN_MEMORY = 1 << 30  # bytes; of a larger array, verified blocks do not stay in 
 
 
 class CacheDamaged(Exception):
-    """A generation is missing or not what was published. Never shown to users: the cache is built anew."""
+    """A generation is missing or not what was published. Never shown to users: the cache is rebuilt."""
 
 
 class LargeArray:

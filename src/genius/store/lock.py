@@ -15,7 +15,7 @@ from genius.files import storage_errors
 
 
 class WriterLock:
-    """The right to write to one index; taken again by the same owner it only counts."""
+    """The exclusive right to write to one index; re-entrant for its owner."""
 
     def __init__(self, file: Path) -> None:
         self.file = file

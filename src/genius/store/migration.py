@@ -50,7 +50,7 @@ def migrate(connection: sqlite3.Connection, version: int) -> None:
         connection.execute(schema.REMOVED)
         failpoint("during-migration")
         connection.execute(schema.THUMBNAILS)
-        connection.execute("DELETE FROM meta WHERE key = 'generation'")  # built anew with its tombstones
+        connection.execute("DELETE FROM meta WHERE key = 'generation'")  # rebuilt with its tombstones
     if version < 3:
         _widen_checksums(connection, thumbnails=version == 2)
     connection.execute(f"PRAGMA user_version = {schema.VERSION}")

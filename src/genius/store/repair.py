@@ -36,7 +36,7 @@ _UNSUMMED = 0  # checksum of what was written before there were any
 
 
 @dataclass(slots=True)
-class Salvage:
+class RepairReport:
     """What a repair saved, and what it could not: ids where they are known, else row numbers."""
 
     saved: int = 0
@@ -45,7 +45,7 @@ class Salvage:
 
 
 @dataclass(slots=True)
-class Lost:
+class LostRows:
     """Rows that are not saved: `known` begins with all rows of known id; the saved ones leave it."""
 
     known: dict[int, str]
@@ -62,12 +62,12 @@ class Lost:
         return sorted(self.known.values()) + [f"row {row}" for row in sorted(self.nameless)]
 
 
-def repair_truth(folder: Path) -> Salvage:
+def repair_truth(folder: Path) -> RepairReport:
     """Put every readable item into a new truth and set the damaged one aside; the caller holds the lock.
 
     Until the new file is complete and on disk, nothing of the old one is touched.
     """
-    salvage = Salvage()
+    salvage = RepairReport()
     work = folder / ("salvage" + files.TEMPORARY)
     with files.storage_errors(work):
         shutil.rmtree(work, ignore_errors=True)
@@ -120,7 +120,7 @@ def _open_damaged(file: Path) -> sqlite3.Connection:
 
 
 def _restore_length(file: Path) -> None:
-    """Lengthen a file that was cut to what its head says, or SQLite would read nothing of it at all."""
+    """Extend a truncated file to the size in its header; SQLite refuses to read it otherwise."""
     with file.open("r+b") as stream:
         said = int.from_bytes(stream.read(32)[28:], "big") * _PAGE
         size = file.stat().st_size
@@ -144,7 +144,7 @@ def _transplant_head(file: Path) -> None:
 class _Copy:
     """What is readable of a damaged file, on its way into a new one."""
 
-    def __init__(self, source: sqlite3.Connection, size: int, folder: Path, salvage: Salvage) -> None:
+    def __init__(self, source: sqlite3.Connection, size: int, folder: Path, salvage: RepairReport) -> None:
         self.source, self.folder, self.salvage = source, folder, salvage
         self.limit = size // _LEAST_ITEM + 1000  # rows that the file can hold
         self.settings = _settings(self._scan("SELECT key, value, {sum} FROM meta", "meta"), folder)
@@ -191,7 +191,7 @@ class _Copy:
                 self.lost.row(values[0])
 
     def _items(self) -> Iterator[tuple[Any, ...]]:
-        """All rows that can be read: scans that begin anew behind every unreadable row, then single rows."""
+        """All rows that can be read: scans that restart after every unreadable row, then single rows."""
         after = 0
         for _ in range(self.limit):
             for values in self._scan(
@@ -219,7 +219,7 @@ class _Copy:
             and (width is None or (vector is not None and len(vector) == width))
         )
 
-    def _known_ids(self) -> Lost:
+    def _known_ids(self) -> LostRows:
         """Row and id of the items as the index of ids has them, read from both ends up to a damaged page."""
         query = "SELECT row, id FROM items INDEXED BY sqlite_autoindex_items_1 ORDER BY id"
         pairs = [*self._scan(query)]
@@ -227,7 +227,7 @@ class _Copy:
         if not complete:
             pairs += self._scan(f"{query} DESC")
         known = {row: id for row, id in pairs if 0 < row < _LARGEST_ROW and isinstance(id, str)}
-        return Lost(known, complete)
+        return LostRows(known, complete)
 
     def _scan(self, query: str, table: str = "", upwards: int | None = None) -> Iterator[tuple[Any, ...]]:
         """Rows until one cannot be read, or their first value does not go up from `upwards`.
@@ -262,15 +262,15 @@ def _settings(rows: Iterable[tuple[Any, ...]], folder: Path) -> dict[str, Any]:
     if missing := [key for key in FIXED if key not in found]:
         raise IndexCorrupt(
             f"{folder}: the settings ({', '.join(missing)}) cannot be read, so nothing can be saved; "
-            "make the index anew with `genius index`"
+            "make a new index with `genius index`"
         )
-    for key in ("generation", "uuid"):  # a generation is built anew from what was saved
+    for key in ("generation", "uuid"):  # the generation is rebuilt from what was saved
         found.pop(key, None)
     return {"notes": {}, **found}
 
 
 def _free_name(path: Path, step: int = 1) -> Path:
-    """The name with the number `step` behind all that are taken."""
+    """The name with a number `step` above the highest in use."""
     names = [file.stem.rpartition("-")[2] for file in path.parent.glob(f"{path.stem}-*{path.suffix}")]
     last = max((int(number) for number in names if number.isdecimal()), default=0)
     return path.with_name(f"{path.stem}-{last + step}{path.suffix}")

@@ -220,7 +220,7 @@ class Truth(Database):
         return found
 
     def last_row(self) -> int:
-        """The highest row number ever given (0 when none was)."""
+        """The highest row number ever used (0 if none was)."""
         return int(self.get("last_row"))
 
     def counts(self) -> dict[Modality, int]:
