@@ -30,7 +30,7 @@ class Deployment:
 
     folder: str
     replicas: int = 2
-    shards: int = 0  # holders of vectors; 0: every replica reads its own map of the file
+    shards: int = 0  # holders of vectors; 0: every replica reads the file itself
     device: str = "cpu"
     cpus: float = 0.75  # of a replica, so that as many fit as there are processors
     writes: bool = True  # whether items can be added and removed over HTTP

@@ -1,7 +1,7 @@
 """Vectors of a generation over several holders, each with a range of items; asked for what a search reaches.
 
 Codes and trie are small and in every replica; vectors are large. A replica gathers those of the leaves under
-its beams, and reads its own map of the file where a holder cannot help: slower, but the same answer.
+its beams, and reads the file itself where a holder cannot help: slower, but the same answer.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class ShardedVectors:
     def _answer(self, answer: Any) -> Vectors | None:
         try:
             found: Vectors | None = answer.result(timeout_s=WAIT_S)
-        except Exception as error:  # dead, starting, too slow: the own map has the same rows
+        except Exception as error:  # dead, starting, too slow: the file has the same rows
             LOGGER.warning("vectors read from disk", extra={"fields": {"reason": type(error).__name__}})
             return None
         return found
