@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 pytest.importorskip("ray", reason="a cluster needs the extra `cluster`")
 
 from genius.cluster.indexing import index_on_cluster
-from genius.cluster.parts import PartStore
+from genius.cluster.parts import PartStore, part_name
+from genius.cluster.wire import pack_batches
 from genius.engine import Engine
 from genius.errors import BadInput
 from genius.types import Item
@@ -115,18 +117,66 @@ def test_a_source_that_cannot_be_read_ends_the_run(ray, model, sources, tmp_path
 
 
 def test_parts_are_there_whole_or_not_at_all(tmp_path: Path) -> None:
-    parts = PartStore(str(tmp_path / "parts"))
-    assert parts.read("nothing.part") is None
-    parts.write("some.part", b"no table")
-    assert parts.read("some.part") is None
+    parts = PartStore(str(tmp_path / "parts"), owned=True)
+    name = part_name("source", 0, "f" * 64, True)
+    assert parts.read(name) is None
+    parts.write(name, pack_batches([]))
+    assert parts.read(name) == []
+    parts.write(name, pack_batches([])[:-9])
+    assert parts.read(name) is None
+    parts.delete(name)
     parts.close()
     assert not (tmp_path / "parts").exists()
+
+
+def test_only_our_own_files_are_removed(tmp_path: Path) -> None:
+    """Fault 43: `--parts` may name a folder that has other things in it, too."""
+    theirs = {
+        "thesis.partial.docx": b"years of work",
+        "notes.part": b"x",
+        "a.part.begun": b"xxx",
+        "0123456789abcdef-00000000.part": b"a name like ours",
+        "0123456789abcdef-00000001.part.begun": b"no mark",
+        "0123456789abcdef-00000002.part.partial": b"something else",
+    }
+    for name, data in theirs.items():
+        (tmp_path / name).write_bytes(data)
+    parts = PartStore(str(tmp_path))
+    names = [part_name("source", number, "f" * 64, True) for number in range(4)]
+    parts.write(names[0], pack_batches([]))
+    parts.begin(names[1])
+    (tmp_path / f"{names[2]}.partial").write_bytes(pack_batches([])[:40])  # its worker was killed
+    (tmp_path / f"{names[3]}.partial").write_bytes(b"")
+    (tmp_path / part_name("link", 0, "f" * 64, True)).symlink_to(tmp_path / "notes.part")
+    parts.close()
+    left = {file.name: file.read_bytes() for file in tmp_path.iterdir() if not file.is_symlink()}
+    assert left == theirs
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    PartStore(str(empty)).close()
+    assert empty.exists(), "a folder of the user's stays"
+
+
+def test_a_part_that_was_given_up_loses_no_item(ray, kit, model, tmp_path) -> None:
+    """Fault 43: its items are not encoded again, but they are still there: --prune must keep them."""
+    from genius.cluster import encoding
+
+    file = tmp_path / "lines.jsonl"
+    file.write_text("\n".join(json.dumps({"id": f"i{n}", "text": kit.caption(n)}) for n in range(5)))
+    with Engine.create(tmp_path / "index", model) as engine:
+        assert run(engine, [file], workers=1).added.added == 5
+        parts = PartStore(str(tmp_path / "index" / "parts"))
+        for _ in range(encoding.ATTEMPTS):
+            parts.begin(part_name(str(file), 0, engine.index.settings["fingerprint"], True))
+        outcome = run(engine, [file], workers=1, note_ids=True)
+        assert outcome.added.report.skipped == 5
+        assert engine.prune(str(file), outcome.seen[0]) == 0
+        assert engine.stats()["items"] == 5
 
 
 def test_what_ends_every_worker_is_left_out(tmp_path: Path, monkeypatch) -> None:
     """A worker begins a part that ended others before it: it does not read it, but names it."""
     from genius.cluster import encoding
-    from genius.cluster.parts import part_name
     from genius.cluster.reading import SourceSpec
 
     worker = object.__new__(encoding.EncodingWorker)
@@ -135,5 +185,6 @@ def test_what_ends_every_worker_is_left_out(tmp_path: Path, monkeypatch) -> None
     for before in range(encoding.ATTEMPTS):
         assert worker.parts.begin(part_name("s", 0, "f" * 64, True)) == before
     done = worker._part({"source": 0, "number": 0}, [[Item("bad", text="x")]])
+    assert done["ids"] == ["bad"]
     assert done["counts"] == [[0, 0, 0, [("bad", encoding.DEADLY)]]] and not done["part"]
     assert worker.parts.begin(part_name("s", 0, "f" * 64, True)) == 0

@@ -197,6 +197,23 @@ def test_a_killed_replica_loses_no_request(ray, url):
     assert [answer for answer in load.answers if answer[0] != 200] == []
 
 
+def test_readiness_is_the_truth_when_all_replicas_and_the_front_die(ray, url):
+    """Fault 47: it is not ready within 5 s, and recovers by itself."""
+    assert call(url, "/readyz") == (200, {"status": "ready"})
+    dead = set(replica_pids())
+    for process in dead:
+        os.kill(process, signal.SIGKILL)
+    wait(lambda: call(url, "/readyz")[0] == 503 or set(replica_pids()) - dead, 5)
+    assert call(url, "/healthz")[0] == 200
+    wait(lambda: call(url, "/readyz")[0] == 200, 240)
+    assert call(url, "/v1/search", SEARCHES[0])[0] == 200
+    (front,) = replica_pids("front")
+    os.kill(front, signal.SIGKILL)
+    wait(lambda: replica_pids("front") not in ([], [front]), 240)
+    wait(lambda: call(url, "/readyz")[0] == 200, 240)
+    assert call(url, "/v1/search", SEARCHES[0])[0] == 200
+
+
 def test_a_new_index_takes_the_place_of_the_old_one_under_load(ray, url, index, model, tmp_path):
     with Engine.create(tmp_path / "new", model) as engine:
         engine.add([Item(f"fresh{number}", text=f"{colour} again") for number, colour in enumerate("abcdef")])

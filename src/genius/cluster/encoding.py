@@ -83,7 +83,7 @@ class EncodingWorker:
         if ids and self.parts.begin(name) >= ATTEMPTS:
             self.parts.end(name)
             skipped = [(id, DEADLY) for id in ids]
-            return {"part": "", "ids": [], "encoded": 0, "counts": [[0, 0, 0, skipped]]}
+            return {"part": "", "ids": ids, "encoded": 0, "counts": [[0, 0, 0, skipped]]}
         known: dict[str, Known] = ray.get(self.job.keeper.known.remote(ids)) if ids else {}
         kept = self.parts.read(name) or [] if any(id not in known for id in ids) else []
         old = {record.id: record for records, _ in kept for record in records if record.id not in known}

@@ -72,7 +72,7 @@ def index_on_cluster(
     (default: in the index; every worker must reach it). `progress` is told after every part.
     """
     outcome = ClusterRun(seen=[set() for _ in sources] if note_ids else [])
-    kept = PartStore(parts or str(index.folder.resolve() / FOLDER))
+    kept = PartStore(parts or str(index.folder.resolve() / FOLDER), owned=parts is None)
     with index.writing(), connected(address, workers) as ray:
         seen = _Seen()
         expected = [0] * len(sources)

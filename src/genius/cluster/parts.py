@@ -6,16 +6,22 @@ there whole or not at all, and goes once it is committed.
 
 from __future__ import annotations
 
+import re
 from hashlib import blake2b
 from pathlib import Path
 
 from genius import files
-from genius.cluster.wire import DamagedPart, unpack_batches
+from genius.cluster.wire import DamagedPart, is_part, unpack_batches
 from genius.data.remote import location
 from genius.store.records import Amendment, Record
 
 FOLDER = "parts"  # in the index
 SUFFIX, BEGUN = ".part", ".begun"
+_MARK = b"x"
+
+_NAME = re.compile(
+    rf"[0-9a-f]{{16}}-[0-9]{{8}}{re.escape(SUFFIX)}({re.escape(BEGUN)}|{re.escape(files.TEMPORARY)})?"
+)
 
 Batches = list[tuple[list[Record], list[Amendment]]]
 
@@ -29,8 +35,9 @@ def part_name(source: str, number: int, fingerprint: str, vectors: bool) -> str:
 class PartStore:
     """A folder of parts, on a disk that all workers share or in an object store."""
 
-    def __init__(self, place: str) -> None:
-        self.place = location(place)
+    def __init__(self, place: str, *, owned: bool = False) -> None:
+        """`owned`: the folder is there for parts alone, and goes when it is empty."""
+        self.place, self.owned = location(place), owned
         if isinstance(self.place, Path):
             with files.storage_errors(self.place):
                 self.place.mkdir(parents=True, exist_ok=True)
@@ -65,7 +72,7 @@ class PartStore:
             return 0
         with (self.place / (name + BEGUN)).open("ab") as marks:
             before = marks.tell()
-            marks.write(b"x")
+            marks.write(_MARK)
         return before
 
     def end(self, name: str) -> None:
@@ -74,9 +81,22 @@ class PartStore:
             (self.place / (name + BEGUN)).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Remove what earlier runs may have left, and a folder of our own with it."""
+        """Remove what earlier runs may have left; only files that are surely parts."""
         if isinstance(self.place, Path):
-            for left in self.place.glob(f"*{SUFFIX}*"):
-                left.unlink(missing_ok=True)
-            if not any(self.place.iterdir()):
+            for file in self.place.iterdir():
+                if _is_ours(file):
+                    file.unlink(missing_ok=True)
+            if self.owned and not any(self.place.iterdir()):
                 self.place.rmdir()
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether a file is a part, a part that was being written, or a mark of one: by its name and content."""
+    named = _NAME.fullmatch(file.name)
+    if named is None or file.is_symlink() or not file.is_file():
+        return False
+    ending = named[1]
+    with file.open("rb") as stream:
+        if ending == BEGUN:
+            return not stream.read(1 << 10).strip(_MARK)
+        return is_part(stream, whole=ending != files.TEMPORARY)

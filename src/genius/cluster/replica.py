@@ -6,6 +6,8 @@ A request that the front has taken in is asked again, of another replica, when t
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -25,8 +27,11 @@ from genius.serve.log import LOGGER
 from genius.serve.metrics import Metrics
 from genius.serve.schemas import CodesResponse, ItemResponse, NewItem, SearchRequest
 
-READS, WRITES = ("search", "item", "thumbnail", "stats", "codes"), ("add", "remove")
-AGAIN_S = 0.05  # between two attempts
+READS = ("search", "item", "thumbnail", "stats", "codes", "versions")
+WRITES = ("add", "remove")
+RETRY_S = 0.05  # between two attempts
+PING_S = 1.0  # between two looks at the replicas, and how long each may take
+SILENCE_S = 3.0  # without an answer of any replica, none is there
 
 
 class Replica:
@@ -44,6 +49,8 @@ class Replica:
     async def answer(self, what: str, *arguments: Any) -> Any:
         """The answer of the backend to one of its questions."""
         await self._begin()
+        if what == "status":
+            return self.backend.status
         if what in READS:
             return await getattr(self.backend, what)(*arguments)
         assert what in WRITES, what
@@ -59,7 +66,7 @@ class Replica:
             except IndexLocked:  # another replica is writing: that takes a moment
                 if asyncio.get_running_loop().time() > end:
                     raise
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(RETRY_S)
 
     async def check_health(self) -> None:
         """Raise if this replica cannot answer any more; Ray Serve then starts another."""
@@ -83,20 +90,28 @@ class ReplicaBackend:
 
     def __init__(self, replicas: Any, limits: Limits, metrics: Metrics) -> None:
         self.limits, self.metrics = limits, metrics
-        self.status: Status = "loading"
         self._replicas = replicas
+        self._stopping = False
+        self._heard = -math.inf  # when a replica last answered
+
+    @property
+    def status(self) -> Status:
+        """Ready as long as some replica answers."""
+        if self._stopping:
+            return "stopping"
+        return "ready" if time.monotonic() - self._heard < SILENCE_S else "loading"
 
     async def start(self, failed: Callable[[], None]) -> None:
         """Begin to answer as soon as a replica does."""
-        self.status = "loading"
-        self._waiting = asyncio.create_task(self._wait())
+        self._stopping = False
+        self._watch = asyncio.create_task(self._watch_replicas())
 
     async def stop(self) -> None:
         """Answer no more."""
-        self.status = "stopping"
-        self._waiting.cancel()
+        self._stopping = True
+        self._watch.cancel()
         with suppress(asyncio.CancelledError):
-            await self._waiting
+            await self._watch
 
     async def search(self, ask: SearchRequest) -> tuple[SearchResult, int]:
         """The hits of a search, and how many searches were answered together."""
@@ -107,17 +122,23 @@ class ReplicaBackend:
 
     async def add(self, items: Sequence[NewItem]) -> AddResult:
         """Add items; they are on disk and searchable when this returns."""
-        added: AddResult = await self._ask("add", list(items))
+        ids = [item.id for item in items]
+        before: dict[str, str] = await self._ask("versions", ids)
+        attempts: list[BaseException] = []
+        added: AddResult = await self._ask("add", list(items), attempts=attempts)
+        if attempts:  # a replica that died may have added some of them
+            _recount(added, before, await self._ask("versions", ids))
         for how in ("added", "updated"):
             self.metrics.changed.labels(how).inc(getattr(added, how))
         return added
 
     async def remove(self, id: str) -> int:
         """Remove an item; how many there were."""
+        before: dict[str, str] = await self._ask("versions", [id])
         attempts: list[BaseException] = []
         removed: int = await self._ask("remove", id, attempts=attempts)
-        if attempts and not removed:
-            removed = 1  # the replica that died had removed it
+        if attempts:  # a replica that died may have removed it
+            removed = len(before)
         self.metrics.changed.labels("removed").inc(removed)
         return removed
 
@@ -144,31 +165,54 @@ class ReplicaBackend:
         answer: CodesResponse = await self._ask("codes", list(prefix))
         return answer
 
-    async def _wait(self) -> None:
-        while self.status == "loading":
-            with suppress(GeniusError):
-                await self.stats()
-                self.status = "ready"
+    async def _watch_replicas(self) -> None:
+        """Ask for a sign of life whenever there was none for a while."""
+        while True:
+            if time.monotonic() - self._heard > PING_S:
+                try:
+                    async with asyncio.timeout(PING_S):
+                        if await self._replicas.answer.remote("status") == "ready":
+                            self._heard = time.monotonic()
+                except Exception as error:  # whatever it is, there is no answer; the next look may find one
+                    LOGGER.warning("no replica", extra={"fields": {"reason": type(error).__name__}})
+            await asyncio.sleep(PING_S / 2)
 
     async def _ask(self, what: str, *arguments: Any, attempts: list[BaseException] | None = None) -> Any:
         """What a replica answers; raises what it raises, and Busy when none answers in time."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + (self.limits.write_s if what in WRITES else self.limits.search_s)
+        try:
+            async with asyncio.timeout(self.limits.write_s if what in WRITES else self.limits.search_s):
+                return await self._ask_until_answered(what, arguments, attempts)
+        except TimeoutError:
+            raise Busy("no replica answers: try again in a moment") from None
+
+    async def _ask_until_answered(
+        self, what: str, arguments: Sequence[Any], attempts: list[BaseException] | None
+    ) -> Any:
         while True:
             try:
-                return await self._replicas.answer.remote(what, *arguments)
+                answer = await self._replicas.answer.remote(what, *arguments)
             except RayTaskError as error:
                 cause = error.cause
                 if isinstance(cause, GeniusError):
+                    self._heard = time.monotonic()
                     raise cause from None
                 if not isinstance(cause, RayActorError):
                     raise
                 problem: BaseException = cause
             except (RayActorError, RayServeException) as error:
                 problem = error
+            else:
+                self._heard = time.monotonic()
+                return answer
             if attempts is not None:
                 attempts.append(problem)
             LOGGER.warning("asked again", extra={"fields": {"what": what, "reason": type(problem).__name__}})
-            if loop.time() > end:
-                raise Busy("no replica answers: try again in a moment")
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RETRY_S)
+
+
+def _recount(added: AddResult, before: dict[str, str], after: dict[str, str]) -> None:
+    """Correct the counts of a second attempt by what was stored before the first one."""
+    new = sum(id not in before for id in after)
+    changed = sum(id in before and before[id] != version for id, version in after.items())
+    total = added.added + added.updated + added.unchanged
+    added.added, added.updated, added.unchanged = new, changed, total - new - changed

@@ -58,15 +58,36 @@ def deploy(deployment: Deployment, port: int) -> str:
             f"no index in {deployment.folder}: make one with `genius index PATH --to {deployment.folder}`"
         )
     serve = ray_module("ray.serve")
-    port = port or _free_port(deployment.host)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        port = port or _free_port(deployment.host)
         serve.start(http_options={"host": deployment.host, "port": port, "location": "EveryNode"})
+        host, port = _listening(serve)  # another one may have started it, with options of its own
+        _refuse_without_key(host, port, deployment.key)
         try:
-            serve.run(_application(serve, deployment), name=NAME, route_prefix="/")
+            application = _application(serve, replace(deployment, host=host))
+            serve.run(application, name=NAME, route_prefix="/")
         except RuntimeError as error:
             raise ClusterError(f"the index is not served: {error}; see Ray's logs, then run again") from None
-    return f"http://{deployment.host}:{port}"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _listening(serve: Any) -> tuple[str, int]:
+    """The address that Ray Serve listens on; an empty host if it cannot be told."""
+    try:
+        options = serve.context._get_global_client().http_config
+        return str(options.host or ""), int(options.port)
+    except (AttributeError, TypeError, ValueError):  # Ray has no public way to ask
+        return "", 0
+
+
+def _refuse_without_key(host: str, port: int, key: str | None) -> None:
+    if key is None and not is_loopback(host):
+        where = f"{host}:{port}, which" if host else "an address that cannot be told and perhaps"
+        raise BadInput(
+            f"Ray Serve runs on this cluster already, on {where} can be reached from other machines: "
+            "set a key (environment variable GENIUS_KEY), or end it with `serve shutdown`"
+        )
 
 
 def withdraw() -> None:

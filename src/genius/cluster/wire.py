@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +43,9 @@ def _type(name: str) -> pa.DataType:
 _RECORDS = pa.schema(
     [("batch", pa.int32()), *((name, _type(name)) for name in _NAMES), ("thumbnail", pa.binary())]
 )
+
+
+_STREAM = b"\xff\xff\xff\xff"  # a stream of Arrow begins so
 
 
 class DamagedPart(Exception):
@@ -102,6 +105,17 @@ def unpack_batches(data: bytes) -> list[tuple[list[Record], list[Amendment]]]:
             raise DamagedPart(f"the record of {row['id']!r} fails its checksum")
         found[row["batch"]][0].append(record)
     return found
+
+
+def is_part(stream: IO[bytes], *, whole: bool) -> bool:
+    """Whether a file begins as what `pack_batches` makes; unless `whole`, it may end before that is clear."""
+    try:
+        with pa.ipc.open_stream(stream) as reader:
+            return bool(reader.schema.equals(_RECORDS)) and b"amended" in (reader.schema.metadata or {})
+    except (pa.ArrowException, OSError):
+        stream.seek(0)
+        start = stream.read(len(_STREAM))
+        return not whole and start == _STREAM[: len(start)]
 
 
 def _amendment(change: Amendment) -> dict[str, Any]:

@@ -65,8 +65,15 @@ class AccessRules:
     loopback: bool = True  # answer only to names of this machine, so that no site on the web reaches it
     origins: Collection[str] = ()  # sites whose pages may ask
 
-    def refusal(self, method: str, path: str, headers: Mapping[bytes, str]) -> Refusal | None:
-        """Why a request with these headers (names in lower case) is refused; None if it is not."""
+    def refusal(
+        self, method: str, path: str, headers: Mapping[bytes, str], client: str | None = None
+    ) -> Refusal | None:
+        """Why a request with these headers (names in lower case) is refused; None if it is not.
+
+        `client` is the address it comes from, if that is known.
+        """
+        if self.loopback and client is not None and _is_elsewhere(client):
+            return Refusal(403, "client", "this server is for its own machine only: start it with a key")
         host = _host_name(headers.get(b"host", ""))
         if host is None:
             return Refusal(400, "host", "the Host header is malformed: send the name of this server")
@@ -98,6 +105,14 @@ class AccessRules:
             return True
         followed_link = method == "GET" and headers.get(b"sec-fetch-mode") == "navigate"
         return followed_link and is_open(path)
+
+
+def _is_elsewhere(client: str) -> bool:
+    """Whether `client` is the address of another machine; a socket of this machine has no address."""
+    try:
+        return not ipaddress.ip_address(client).is_loopback
+    except ValueError:
+        return False
 
 
 def _is_origin_of(origin: str, host: str | None) -> bool:

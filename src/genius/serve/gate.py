@@ -55,7 +55,8 @@ class Gate:
 
     async def _answer(self, exchange: Exchange, receive: Receive, place: _Place) -> None:
         method, path = exchange.scope["method"], exchange.scope["path"]
-        refusal = self.access.refusal(method, path, exchange.headers) or self._too_large(exchange)
+        client = (exchange.scope.get("client") or (None,))[0]
+        refusal = self.access.refusal(method, path, exchange.headers, client) or self._too_large(exchange)
         if path in HEALTH_ROUTES and refusal is None:
             await self.app(exchange.scope, receive, exchange.send)
             return

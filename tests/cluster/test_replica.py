@@ -1,0 +1,139 @@
+"""The front's side of a cluster, with replicas that die at the worst moment; no Ray is started."""
+# ruff: noqa: E402
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray", reason="a cluster needs the extra `cluster`")
+
+from genius.cluster.session import ray_module
+
+ray_module("ray.serve")  # its imports warn
+
+from ray.exceptions import RayActorError
+
+from genius.cluster import replica
+from genius.cluster.replica import ReplicaBackend
+from genius.ingest.result import AddResult
+from genius.serve.batching import Busy
+from genius.serve.limits import Limits
+from genius.serve.metrics import Metrics
+from genius.serve.schemas import NewItem
+
+
+class Replicas:
+    """A stored set of items; the next change is carried out or not, and then its replica dies."""
+
+    def __init__(self, stored: dict[str, str], dies: str = "") -> None:
+        self.stored, self.dies = stored, dies
+        self.answers: Callable[[], Awaitable[Any]] | None = None
+        self.answer = SimpleNamespace(remote=self._answer)
+
+    async def _answer(self, what: str, *arguments: Any) -> Any:
+        if self.answers is not None:
+            return await self.answers()
+        if what == "status":
+            return "ready"
+        if what == "versions":
+            return {id: self.stored[id] for id in arguments[0] if id in self.stored}
+        dies, self.dies = self.dies, ""
+        if dies == "before":
+            raise RayActorError
+        outcome = getattr(self, what)(*arguments)
+        if dies == "after":
+            raise RayActorError
+        return outcome
+
+    def remove(self, id: str) -> int:
+        return int(self.stored.pop(id, None) is not None)
+
+    def add(self, items: list[NewItem]) -> AddResult:
+        result = AddResult()
+        for item in items:
+            known = self.stored.get(item.id)
+            self.stored[item.id] = str(item.text)
+            if known is None:
+                result.added += 1
+            elif known == item.text:
+                result.unchanged += 1
+            else:
+                result.updated += 1
+        return result
+
+
+def backend_of(replicas: Replicas, **limits: Any) -> ReplicaBackend:
+    return ReplicaBackend(replicas, Limits(**limits), Metrics())
+
+
+@pytest.mark.parametrize("dies", ["", "before", "after"])
+@pytest.mark.parametrize(("id", "removed"), [("there", 1), ("never", 0)])
+def test_a_removal_is_counted_once(dies: str, id: str, removed: int) -> None:
+    """Fault 51, on a cluster."""
+    replicas = Replicas({"there": "1", "other": "2"}, dies)
+    assert asyncio.run(backend_of(replicas).remove(id)) == removed
+    assert id not in replicas.stored
+
+
+@pytest.mark.parametrize("dies", ["", "before", "after"])
+def test_items_are_counted_once(dies: str) -> None:
+    replicas = Replicas({"same": "a", "changed": "b"}, dies)
+    items = [NewItem(id=id, text=text) for id, text in (("same", "a"), ("changed", "c"), ("new", "d"))]
+    added = asyncio.run(backend_of(replicas).add(items))
+    assert (added.added, added.updated, added.unchanged) == (1, 1, 1)
+
+
+def test_the_status_follows_the_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault 47: whatever they answer or raise, and when they do not answer at all."""
+    monkeypatch.setattr(replica, "PING_S", 0.1)
+    monkeypatch.setattr(replica, "SILENCE_S", 0.3)
+    replicas = Replicas({})
+    backend = backend_of(replicas)
+
+    async def until(status: str) -> None:
+        async with asyncio.timeout(5):
+            while backend.status != status:
+                await asyncio.sleep(0.01)
+
+    async def strange() -> Any:
+        raise ValueError("nobody expects this")
+
+    async def never() -> Any:
+        await asyncio.sleep(60)
+
+    async def dead() -> Any:
+        raise RayActorError
+
+    async def stuck() -> Any:
+        return "stuck"
+
+    async def story() -> None:
+        replicas.answers = strange
+        assert backend.status == "loading"
+        await backend.start(lambda: None)
+        await asyncio.sleep(0.3)
+        for trouble in (strange, never, dead, stuck):
+            replicas.answers = None
+            await until("ready")
+            replicas.answers = trouble
+            await until("loading")
+        await backend.stop()
+        assert backend.status == "stopping"
+
+    asyncio.run(story())
+
+
+def test_when_no_replica_answers_the_request_ends_in_time() -> None:
+    replicas = Replicas({})
+
+    async def never() -> Any:
+        await asyncio.sleep(60)
+
+    replicas.answers = never
+    with pytest.raises(Busy, match="no replica answers"):
+        asyncio.run(backend_of(replicas, search_s=0.2).stats())
