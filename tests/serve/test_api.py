@@ -273,7 +273,7 @@ def test_the_key_is_asked_for(engine):
             assert client.get(path, headers={"Authorization": f"Bearer {KEY}"}).status_code == 200
         refused = client.post("/v1/items", json={"items": []}, headers={"Authorization": f"Bearer {KEY}x"})
         assert refused.status_code == 401 and refused.headers["www-authenticate"] == "Bearer"
-        for path in ("/", "/healthz", "/readyz", "/openapi.json", "/page/app.js"):
+        for path in ("/", "/healthz", "/readyz", "/openapi.json", "/page/app.js", "/docs"):
             assert client.get(path).status_code == 200
 
 

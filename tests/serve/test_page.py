@@ -342,3 +342,34 @@ def test_with_a_key(browser, engine, module_kit):
         script = "return document.querySelector('#results img').naturalWidth"
         page.until(lambda: page.browser.execute_script(script) > 0)
         assert [line for line in page.console() if "401" not in line] == []
+
+
+def test_the_interface_can_be_tried(browser, engine, module_kit, shots):
+    """/docs: every route of the document, with a form that sends a real request; nothing from elsewhere."""
+    with module_kit.live(engine, key=KEY) as running:
+        page = Page(browser, running.url)
+        page.open("/docs")
+        page.until(lambda: len(page.all("details")) == 10, "the routes")
+
+        def send(number: int, press: str = "form button") -> str:
+            block = f"details:nth-of-type({number + 1})"
+            browser.execute_script("arguments[0].open = true", page.one(block))
+            page.press(f"{block} {press}")
+            page.until(lambda: page.all(f"{block} .answer pre"), "an answer")
+            return page.text(f"{block} .answer")
+
+        titles = [one.text.split("\n")[:2] for one in page.all("summary")]
+        routes = [" ".join(title) for title in titles]
+        assert "401" in send(routes.index("POST /v1/search"))
+        page.one("#key").send_keys(KEY)
+        search = routes.index("POST /v1/search")
+        send(search)
+        page.until(lambda: '"hits"' in page.text(f"details:nth-of-type({search + 1}) .answer"))
+        thumbnail = routes.index("GET /v1/items/{id}/thumbnail")
+        browser.execute_script("arguments[0].open = true", page.one(f"details:nth-of-type({thumbnail + 1})"))
+        page.one(f"details:nth-of-type({thumbnail + 1}) input[name=id]").send_keys("red")
+        send(thumbnail)
+        page.until(lambda: page.all(f"details:nth-of-type({thumbnail + 1}) .answer img"), "a picture")
+        browser.save_screenshot(str(shots / "docs.png"))
+        browser.execute_script("sessionStorage.clear()")
+        assert [line for line in page.console() if "SEVERE" in line and "401" not in line] == []

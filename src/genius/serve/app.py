@@ -108,6 +108,10 @@ def _add_page(app: FastAPI) -> None:
     async def page() -> Response:
         return _file(files["index.html"])
 
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return _file(files["docs.html"])
+
     @app.get("/page/{name}", include_in_schema=False)
     async def part(name: str) -> Response:
         if name not in files:
