@@ -89,11 +89,11 @@ class Client:
         beam: int | None = None,
     ) -> list[Hit]:
         """The `k` best items for a text, an image file or a `Query`, as `Engine.search` finds them."""
-        asked = Query.of(query)
-        wanted, instruction = _wanted(asked, want)
+        parts = Query.of(query)
+        wanted, instruction = _wanted(parts, want)
         body = {
-            "text": asked.text,
-            "image": None if asked.image is None else _base64(asked.image),
+            "text": parts.text,
+            "image": None if parts.image is None else _base64(parts.image),
             "want": wanted,
             "instruction": instruction,
             "limit": k,
@@ -174,9 +174,9 @@ class Client:
         raw = self._maybe("GET", f"/v1/items/{quote(id, safe='')}")
         if raw is None:
             return None
-        found = json.loads(raw)
+        item = json.loads(raw)
         return StoredItem(
-            found["id"], Modality(found["modality"]), tuple(found["codes"]), found["text"], found["meta"]
+            item["id"], Modality(item["modality"]), tuple(item["codes"]), item["text"], item["meta"]
         )
 
     def thumbnail(self, id: str, side: int = 256) -> bytes | None:

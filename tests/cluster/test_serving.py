@@ -48,7 +48,7 @@ def index(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(ray: Any, index: Path) -> Iterator[str]:
-    """The index on two replicas, its vectors with two holders."""
+    """The index on two replicas, its vectors in two shards."""
     address = deploy(Deployment(str(index), **PLAN), 0)
     yield address
     ray_serve().shutdown()
@@ -85,7 +85,7 @@ def replica_pids(deployment: str = "replicas") -> list[int]:
 
 
 def test_answers_are_those_of_the_engine(url, index, sources):
-    """Bit for bit: codes are in every replica, vectors come from their holders."""
+    """Bit for bit: codes are in every replica, vectors come from their shards."""
     picture = (sources["folder"] / "inner" / "004.png").read_bytes()
     asked = [*SEARCHES, {"image": base64.b64encode(picture).decode(), "limit": 5}]
     answers = [call(url, "/v1/search", ask) for ask in asked]
@@ -113,7 +113,7 @@ def test_answers_are_those_of_the_engine(url, index, sources):
     assert call(url, "/v1/search", {"text": "x", "beam": 10**6})[0] == 422
 
 
-def test_holders_have_a_range_each(ray, url, index):
+def test_shards_have_a_range_each(ray, url, index):
     serve = ray_serve()
     held = [
         serve.get_deployment_handle(f"vectors-{shard}", "genius").held.remote().result() for shard in (0, 1)
@@ -144,10 +144,10 @@ def test_a_new_generation_is_taken_up_while_it_is_served(url, index):
         assert (after["generation"], after["hits"]) == (number, before["hits"])
 
 
-def test_a_killed_holder_changes_no_answer(url):
+def test_a_killed_shard_changes_no_answer(url):
     before = [call(url, "/v1/search", ask)[1]["hits"] for ask in SEARCHES]
-    (holder,) = replica_pids("vectors-0")
-    os.kill(holder, signal.SIGKILL)
+    (shard,) = replica_pids("vectors-0")
+    os.kill(shard, signal.SIGKILL)
     assert [call(url, "/v1/search", ask)[1]["hits"] for ask in SEARCHES] == before
 
 

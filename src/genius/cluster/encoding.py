@@ -30,7 +30,7 @@ DEADLY = f"one of its part ended {ATTEMPTS} workers: leave out what is damaged, 
 
 @dataclass(frozen=True, slots=True)
 class EncodingJob:
-    """What every worker of a run has to know; plain values and the keeper's address."""
+    """What every worker of a run has to know: plain values, and the handle of a `KnownItems`."""
 
     model: str
     fingerprint: str
@@ -38,7 +38,7 @@ class EncodingJob:
     vectors: bool
     parts: str
     sources: tuple[SourceSpec, ...]
-    keeper: Any
+    known_items: Any
 
 
 class KnownItems:
@@ -84,7 +84,7 @@ class EncodingWorker:
             self.parts.end(name)
             skipped = [(id, DEADLY) for id in ids]
             return {"part": "", "ids": ids, "encoded": 0, "counts": [[0, 0, 0, skipped]]}
-        known: dict[str, Known] = ray.get(self.job.keeper.known.remote(ids)) if ids else {}
+        known: dict[str, Known] = ray.get(self.job.known_items.known.remote(ids)) if ids else {}
         kept = self.parts.read(name) or [] if any(id not in known for id in ids) else []
         old = {record.id: record for records, _ in kept for record in records if record.id not in known}
         done = [self._batch(batch, known, old, source.label) for batch in batches]

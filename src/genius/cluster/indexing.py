@@ -50,7 +50,7 @@ class ClusterRun:
     workers: dict[str, WorkerStats] = field(default_factory=dict)
     parts: int = 0
     encoded: int = 0  # items that a model has seen
-    seen: list[set[str]] = field(default_factory=list)  # ids of each source, if they were asked for
+    seen: list[set[str]] = field(default_factory=list)  # ids of each source, with `note_ids`
 
 
 def index_on_cluster(
@@ -69,7 +69,7 @@ def index_on_cluster(
 
     `workers` is how many models are loaded (default: one for each GPU, or each processor), `gpus` what each
     takes of a GPU (default: one where the cluster has any), `parts` where they keep what is not committed yet
-    (default: in the index; every worker must reach it). `progress` is told after every part.
+    (default: in the index; every worker must reach it). `progress` is called after every part.
     """
     outcome = ClusterRun(seen=[set() for _ in sources] if note_ids else [])
     kept = PartStore(parts or str(index.folder.resolve() / FOLDER), owned=parts is None)
@@ -116,8 +116,8 @@ def _rows(
 
     here = ray.get_runtime_context().get_node_id()
     affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(here, soft=False)
-    keepers = ray.remote(num_cpus=0, scheduling_strategy=affinity)(KnownItems)
-    keeper = keepers.remote(str(index.folder.resolve() / INDEX_FILE))
+    actors = ray.remote(num_cpus=0, scheduling_strategy=affinity)(KnownItems)
+    known_items = actors.remote(str(index.folder.resolve() / INDEX_FILE))
     there = ray.cluster_resources()
     gpus = (1.0 if there.get("GPU") else 0.0) if gpus is None else gpus
     workers = workers or max(1, int(there["GPU"] / gpus if gpus else there["CPU"]))
@@ -129,7 +129,7 @@ def _rows(
         vectors=index.dim is not None,
         parts=parts,
         sources=own,
-        keeper=keeper,
+        known_items=known_items,
     )
     context = data.DataContext.get_current()
     context.execution_options.preserve_order = True
@@ -174,11 +174,11 @@ def _take(index: Index, kept: PartStore, facts: dict[str, Any], outcome: Cluster
     for id in again:
         result.report.skip(id, TWICE)
     outcome.encoded += facts["encoded"]
-    share = outcome.workers.setdefault(facts["worker"], WorkerStats())
-    share.items += len(facts["ids"])
-    share.encoded += facts["encoded"]
-    share.seconds += facts["seconds"]
-    share.processor += facts["processor"]
+    worker = outcome.workers.setdefault(facts["worker"], WorkerStats())
+    worker.items += len(facts["ids"])
+    worker.encoded += facts["encoded"]
+    worker.seconds += facts["seconds"]
+    worker.processor += facts["processor"]
     if outcome.seen:
         outcome.seen[facts["source"]].update(facts["ids"])
         outcome.seen[facts["source"]].update((facts["end"] or {}).get("ids", ()))  # skipped, but there
@@ -201,8 +201,8 @@ def _require(facts: dict[str, Any]) -> None:
 
 def _reason(error: BaseException) -> str:
     """The line of a long story that names the error it began with."""
-    told = re.findall(r"^\s*([\w.]*(?:Error|Exception): .+)$", str(error), re.MULTILINE)
-    first = [line for line in told if not line.startswith(("ray.", "UserCode"))]
+    lines = re.findall(r"^\s*([\w.]*(?:Error|Exception): .+)$", str(error), re.MULTILINE)
+    first = [line for line in lines if not line.startswith(("ray.", "UserCode"))]
     return first[0] if first else type(error).__name__
 
 

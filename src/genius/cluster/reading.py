@@ -60,11 +60,11 @@ def _reader(place: int, source: SourceSpec, size: int) -> Any:
 
 def read_parts(place: int, source: SourceSpec, size: int = BATCHES) -> Iterator[pa.Table]:
     """The parts of a source, one row each, and a last row without items that says how it ended."""
-    report, told = Report(ids=set()), 0
+    report, sent = Report(ids=set()), 0
     number, error = 0, ""
     try:
         for part in _parts(read_items(source.name, source.exclude, report), size):
-            skipped, told = report.names[told:], len(report.names)
+            skipped, sent = report.names[sent:], len(report.names)
             yield _row(place, number, part, skipped)
             number += 1
     except GeniusError as problem:
@@ -77,7 +77,7 @@ def read_parts(place: int, source: SourceSpec, size: int = BATCHES) -> Iterator[
         "unknown": report.unknown,
         "ids": sorted(report.ids or ()),
     }
-    yield _row(place, number, [], report.names[told:], end)
+    yield _row(place, number, [], report.names[sent:], end)
 
 
 def _parts(items: Iterator[Item], size: int) -> Iterator[list[list[Item]]]:

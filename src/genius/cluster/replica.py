@@ -1,6 +1,6 @@
 """The two sides of a served cluster: replicas that search, and the front that asks them over HTTP.
 
-A request that the front has taken in is asked again, of another replica, when the one that had it dies.
+When a replica dies, the front sends what it had to answer to another one.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ SILENCE_S = 3.0  # without an answer of any replica, none is there
 class Replica:
     """An open index with its model, behind queues; ready when it is made."""
 
-    def __init__(self, folder: str, limits: Limits, device: str, writes: bool, *holders: Any) -> None:
+    def __init__(self, folder: str, limits: Limits, device: str, writes: bool, *shards: Any) -> None:
         engine = ShardedEngine.open(folder, device=device)
         assert isinstance(engine, ShardedEngine)
-        engine.holders = holders
+        engine.shards = shards
         self.engine, self.writes = engine, writes
         self.backend = EngineBackend(engine, limits, Metrics())
         self._begun: asyncio.Task[None] | None = None
@@ -86,7 +86,7 @@ class Replica:
 
 
 class ReplicaBackend:
-    """A backend whose answers come from replicas; what one of them fails to answer, another one is asked."""
+    """A backend whose answers come from replicas; when one fails, another one is asked."""
 
     def __init__(self, replicas: Any, limits: Limits, metrics: Metrics) -> None:
         self.limits, self.metrics = limits, metrics

@@ -1,4 +1,4 @@
-"""An index on Ray Serve: replicas that search, holders of vectors, and the front with the HTTP routes.
+"""An index on Ray Serve: replicas that search, shards of the vectors, and the front with the HTTP routes.
 
 Deployed again under the same name, Ray Serve replaces one replica after the other and loses no request.
 """
@@ -30,7 +30,7 @@ class Deployment:
 
     folder: str
     replicas: int = 2
-    shards: int = 0  # holders of vectors; 0: every replica reads the file itself
+    shards: int = 0  # of the vectors; 0: every replica reads the file itself
     device: str = "cpu"
     cpus: float = 0.75  # of a replica, so that as many fit as there are processors
     writes: bool = True  # whether items can be added and removed over HTTP
@@ -73,7 +73,7 @@ def deploy(deployment: Deployment, port: int) -> str:
 
 
 def _listening(serve: Any) -> tuple[str, int]:
-    """The address that Ray Serve listens on; an empty host if it cannot be told."""
+    """The address that Ray Serve listens on; an empty host if it is unknown."""
     try:
         options = serve.context._get_global_client().http_config
         return str(options.host or ""), int(options.port)
@@ -83,7 +83,7 @@ def _listening(serve: Any) -> tuple[str, int]:
 
 def _refuse_without_key(host: str, port: int, key: str | None) -> None:
     if key is None and not is_loopback(host):
-        where = f"{host}:{port}, which" if host else "an address that cannot be told and perhaps"
+        where = f"{host}:{port}, which" if host else "an unknown address that perhaps"
         raise BadInput(
             f"Ray Serve runs on this cluster already, on {where} can be reached from other machines: "
             "set a key (environment variable GENIUS_KEY), or end it with `serve shutdown`"
@@ -107,7 +107,7 @@ def _application(serve: Any, deployment: Deployment) -> Any:
         "graceful_shutdown_wait_loop_s": 0.5,
     }
     folder = str(Path(deployment.folder).resolve())
-    holders = [
+    shards = [
         serve.deployment(
             VectorShard,
             name=f"vectors-{shard}",
@@ -128,7 +128,7 @@ def _application(serve: Any, deployment: Deployment) -> Any:
         max_ongoing_requests=deployment.limits.waiting
         + deployment.limits.batch,  # what it cannot take it refuses itself
         **health,
-    ).bind(folder, deployment.limits, deployment.device, deployment.writes, *holders)
+    ).bind(folder, deployment.limits, deployment.device, deployment.writes, *shards)
     front = serve.deployment(
         _front(serve, deployment), name="front", ray_actor_options={"num_cpus": 0},
         max_ongoing_requests=deployment.limits.requests, **health,
@@ -163,7 +163,7 @@ def _front(serve: Any, deployment: Deployment) -> Any:
 def _free_port(host: str) -> int:
     """A port that nobody listens on at the moment."""
     try:
-        with socket.create_server((host, 0)) as found:
-            return int(found.getsockname()[1])
+        with socket.create_server((host, 0)) as free:
+            return int(free.getsockname()[1])
     except OSError as error:
         raise BadInput(f"cannot listen on {host} ({error.strerror}): choose another --host") from None

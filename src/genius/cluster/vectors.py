@@ -1,7 +1,7 @@
-"""Vectors of a generation over several holders, each with a range of items; asked for what a search reaches.
+"""Vectors of a generation in several shards, processes with a range of items each.
 
 Codes and trie are small and in every replica; vectors are large. A replica gathers those of the leaves under
-its beams, and reads the file itself where a holder cannot help: slower, but the same answer.
+its beams, and reads the file itself where a shard does not answer: slower, but the same answer.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ class VectorShard:
 
 
 class ShardedVectors:
-    """The vectors of one generation as an array whose rows lie with several holders."""
+    """The vectors of one generation as an array whose rows lie in several shards."""
 
-    def __init__(self, own: LargeArray, generation: int, holders: Sequence[Any]) -> None:
-        self.own, self.generation, self.holders = own, generation, holders
-        self._bounds = bounds(len(own), len(holders))
+    def __init__(self, own: LargeArray, generation: int, shards: Sequence[Any]) -> None:
+        self.own, self.generation, self.shards = own, generation, shards
+        self._bounds = bounds(len(own), len(shards))
         self.shape = own.shape
 
     def __len__(self) -> int:
@@ -101,11 +101,11 @@ class ShardedVectors:
         places = np.asarray(places, dtype=np.int64)
         rows = np.empty((len(places), self.shape[1]), np.float16)
         owner = np.searchsorted(self._bounds, places, "right") - 1
-        asked = []
+        pending = []
         for shard in np.unique(owner):
             mask = owner == shard
-            asked.append((mask, self.holders[shard].rows.remote(self.generation, places[mask])))
-        for mask, answer in asked:
+            pending.append((mask, self.shards[shard].rows.remote(self.generation, places[mask])))
+        for mask, answer in pending:
             found = self._answer(answer)
             rows[mask] = self.own[places[mask]] if found is None else found
         return rows
@@ -120,14 +120,14 @@ class ShardedVectors:
 
 
 class ShardedEngine(Engine):
-    """An engine that re-ranks with vectors that others hold."""
+    """An engine that re-ranks with vectors that lie in shards."""
 
-    holders: Sequence[Any] = ()
+    shards: Sequence[Any] = ()
 
     def _current(self) -> PoolView:
         view = super()._current()
         generation = view.snapshot.generation
         own = generation.large.get("vectors")
-        if self.holders and generation.number and isinstance(own, LargeArray):
-            generation.large["vectors"] = ShardedVectors(own, generation.number, self.holders)  # type: ignore[assignment]
+        if self.shards and generation.number and isinstance(own, LargeArray):
+            generation.large["vectors"] = ShardedVectors(own, generation.number, self.shards)  # type: ignore[assignment]
         return view

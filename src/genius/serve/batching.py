@@ -83,7 +83,7 @@ class Batcher:
         self._begin()
 
     async def stop(self) -> None:
-        """Answer no more; whoever still waits is told."""
+        """Answer no more; whoever still waits gets an error."""
         self._stopping = True
         if self._task is not None:
             self._task.cancel()
@@ -183,7 +183,7 @@ class Batcher:
         """A result or an error for each; a query that cannot be answered spoils only its own answer."""
         try:
             return self._search([one.query for one in batch], batch[0].settings)
-        except Exception as error:  # it is handed to whoever asked
+        except Exception as error:  # it is the answer to that search
             if len(batch) == 1:
                 return [error]
         return [outcome for one in batch for outcome in self._answers([one])]

@@ -191,7 +191,7 @@ class EngineBackend:
 
     async def item(self, id: str) -> ItemResponse:
         """An item; raises NotFound."""
-        return found(await self._read(self._record, id))
+        return item_response(await self._read(self._record, id))
 
     async def thumbnail(self, id: str, side: int) -> bytes:
         """A small JPEG of an item's image; raises NotFound."""
@@ -220,7 +220,7 @@ class EngineBackend:
         branch, records = await self._read(self.engine.branch, prefix)
 
         def shown(rows: Sequence[int]) -> list[ItemResponse]:
-            return [found(records[row]) for row in rows if row in records]
+            return [item_response(records[row]) for row in rows if row in records]
 
         return CodesResponse(
             prefix=list(branch.prefix),
@@ -266,7 +266,7 @@ class EngineBackend:
             change.exception()  # whoever gave up waiting does not ask for it
 
 
-def found(record: Record) -> ItemResponse:
+def item_response(record: Record) -> ItemResponse:
     """A stored item as it is shown."""
     return ItemResponse(
         id=record.id,

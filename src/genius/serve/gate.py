@@ -25,7 +25,7 @@ class Gate:
     """Lets requests through to `app` one by one, whole and within the limits.
 
     Health checks are always let in. What needs no key, and what is refused, has places of its own, so that
-    strangers cannot take those of the API; a response that nobody reads takes no place at all.
+    others cannot take those of the API; a response that nobody reads takes no place at all.
     """
 
     def __init__(self, app: ASGIApp, *, limits: Limits, metrics: Metrics, access: AccessRules) -> None:
@@ -181,7 +181,7 @@ class _Room:
     """Places for requests of one kind."""
 
     def __init__(self, places: int) -> None:
-        self.places, self.taken = places, 0
+        self.places, self.used = places, 0
 
 
 class _Place:
@@ -191,15 +191,15 @@ class _Place:
         self._room: _Room | None = None
 
     def take(self, room: _Room) -> bool:
-        if room.taken >= room.places:
+        if room.used >= room.places:
             return False
-        room.taken += 1
+        room.used += 1
         self._room = room
         return True
 
     def leave(self) -> None:
         if self._room is not None:
-            self._room.taken -= 1
+            self._room.used -= 1
             self._room = None
 
 

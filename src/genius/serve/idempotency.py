@@ -22,7 +22,7 @@ T = TypeVar("T")
 class _Change(NamedTuple):
     """A change that was begun under a key."""
 
-    request: object  # what was asked
+    request: object
     outcome: asyncio.Future[Any]
     began: float
 

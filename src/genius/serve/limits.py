@@ -31,7 +31,7 @@ class Limits:
     search_s: float = 10.0  # a search must be answered by then, its picture decoded, else 503
     write_s: float = 120.0
     send_s: float = 10.0  # a client that takes nothing of its response for so long is hung up on
-    stop_s: int = 10  # requests under way may finish when the server is told to stop
+    stop_s: int = 10  # requests under way may finish when the server stops
 
 
 RETRY_AFTER_S = 1

@@ -1,4 +1,4 @@
-"""The routes of the API: what is asked becomes values, what comes back becomes JSON."""
+"""The routes of the API: requests are parsed into values, results are written as JSON."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def routes(backend: Backend) -> APIRouter:
     )
     async def search(request: Request) -> Response:
         started = time.perf_counter()
-        ask = await _asked(request, SearchRequest, limits)
+        ask = await _parsed(request, SearchRequest, limits)
         result, batch = await backend.search(ask)
         answer = {
             "hits": [_hit(hit) for hit in result.hits],
@@ -83,9 +83,9 @@ def routes(backend: Backend) -> APIRouter:
     )
     async def add(request: Request) -> AddResponse:
         if _is_form(request):
-            items = [await _asked(request, NewItem, limits)]
+            items = [await _parsed(request, NewItem, limits)]
         else:
-            items = (await _asked(request, AddRequest, limits)).items
+            items = (await _parsed(request, AddRequest, limits)).items
         added = await changes.once(request.headers.get(HEADER), _digest(items), lambda: backend.add(items))
         return AddResponse(
             added=added.added,
@@ -185,7 +185,7 @@ def _is_form(request: Request) -> bool:
     return request.headers.get("content-type", "").lower().startswith("multipart/form-data")
 
 
-async def _asked(request: Request, kind: type[M], limits: Limits) -> M:
+async def _parsed(request: Request, kind: type[M], limits: Limits) -> M:
     """The body, JSON or a form, as values; raises BadInput saying which field is wrong, and how."""
     try:
         if _is_form(request):

@@ -38,7 +38,7 @@ def serve(
     limits: Limits | None = None,
     origins: Collection[str] = (),
 ) -> None:
-    """Answer on a listening socket until told to stop (SIGINT, SIGTERM); what is under way may finish.
+    """Answer on a listening socket until SIGINT or SIGTERM; requests under way may finish.
 
     Raises what kept the model from being loaded, if that is why it ended.
     """
