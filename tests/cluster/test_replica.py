@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("ray", reason="a cluster needs the extra `cluster`")
@@ -20,6 +21,7 @@ from ray.exceptions import RayActorError
 
 from genius.cluster import replica
 from genius.cluster.replica import ReplicaBackend
+from genius.cluster.vectors import ShardedVectors
 from genius.ingest.result import AddResult
 from genius.serve.batching import Busy
 from genius.serve.limits import Limits
@@ -137,3 +139,41 @@ def test_when_no_replica_answers_the_request_ends_in_time() -> None:
     replicas.answers = never
     with pytest.raises(Busy, match="no replica answers"):
         asyncio.run(backend_of(replicas, search_s=0.2).stats())
+
+
+def test_a_shard_that_does_not_answer_is_left_alone_for_a_while() -> None:
+    """Its rows are read from the file; the next searches do not wait for it again."""
+    rows = np.arange(40, dtype=np.float16).reshape(10, 4)
+    asked: list[int] = []
+
+    def shard(number: int, *, dead: bool) -> Any:
+        def remote(_: int, places: Any) -> Any:
+            asked.append(number)
+
+            def result(timeout_s: float) -> Any:
+                if dead:
+                    raise TimeoutError
+                return rows[places]
+
+            return SimpleNamespace(result=result)
+
+        return SimpleNamespace(rows=SimpleNamespace(remote=remote))
+
+    own: Any = _Own(rows)
+    sharded = ShardedVectors(own, 1, [shard(0, dead=True), shard(1, dead=False)])
+    for _ in range(3):
+        assert np.array_equal(sharded[np.array([7, 1, 4, 9])], rows[[7, 1, 4, 9]])
+    assert asked == [0, 1, 1, 1]
+
+
+class _Own:
+    """An array that is read, not mapped."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows, self.shape = rows, rows.shape
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, places: Any) -> Any:
+        return self.rows[places]

@@ -151,7 +151,7 @@ def test_a_killed_shard_changes_no_answer(url):
     assert [call(url, "/v1/search", ask)[1]["hits"] for ask in SEARCHES] == before
 
 
-def wait(true: Any, seconds: float = 60.0) -> None:
+def wait(true: Any, seconds: float = 120.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "waited in vain"

@@ -30,8 +30,8 @@ from genius.serve.schemas import CodesResponse, ItemResponse, NewItem, SearchReq
 READS = ("search", "item", "thumbnail", "stats", "codes", "versions")
 WRITES = ("add", "remove")
 RETRY_S = 0.05  # between two attempts
-PING_S = 1.0  # between two looks at the replicas, and how long each may take
-SILENCE_S = 3.0  # without an answer of any replica, none is there
+PING_S = 1.0  # a replica that has not answered for so long is asked for a sign of life
+SILENCE_S = 4.0  # without an answer for so long, no replica is there
 
 
 class Replica:
@@ -170,7 +170,7 @@ class ReplicaBackend:
         while True:
             if time.monotonic() - self._heard > PING_S:
                 try:
-                    async with asyncio.timeout(PING_S):
+                    async with asyncio.timeout(SILENCE_S):
                         if await self._replicas.answer.remote("status") == "ready":
                             self._heard = time.monotonic()
                 except Exception as error:  # whatever it is, there is no answer; the next look may find one

@@ -6,6 +6,7 @@ its beams, and reads the file itself where a shard does not answer: slower, but 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from genius.store.large_array import CacheDamaged, LargeArray
 AT_ONCE = 1 << 14  # rows copied at a time
 KEPT = 2  # generations: the present one, and the one that some replicas still search
 WAIT_S = 2.0
+REST_S = 10.0  # a shard that did not answer is not asked for so long: it is starting again
 
 Vectors = NDArray[np.float16]
 
@@ -90,6 +92,7 @@ class ShardedVectors:
         self.own, self.generation, self.shards = own, generation, shards
         self._bounds = bounds(len(own), len(shards))
         self.shape = own.shape
+        self._resting: dict[int, float] = {}  # shard -> until when it is not asked
 
     def __len__(self) -> int:
         return len(self.own)
@@ -102,19 +105,23 @@ class ShardedVectors:
         rows = np.empty((len(places), self.shape[1]), np.float16)
         owner = np.searchsorted(self._bounds, places, "right") - 1
         pending = []
-        for shard in np.unique(owner):
+        for shard in np.unique(owner).tolist():
             mask = owner == shard
-            pending.append((mask, self.shards[shard].rows.remote(self.generation, places[mask])))
-        for mask, answer in pending:
-            found = self._answer(answer)
+            if time.monotonic() < self._resting.get(shard, 0.0):
+                rows[mask] = self.own[places[mask]]
+            else:
+                pending.append((shard, mask, self.shards[shard].rows.remote(self.generation, places[mask])))
+        for shard, mask, answer in pending:
+            found = self._answer(shard, answer)
             rows[mask] = self.own[places[mask]] if found is None else found
         return rows
 
-    def _answer(self, answer: Any) -> Vectors | None:
+    def _answer(self, shard: int, answer: Any) -> Vectors | None:
         try:
             found: Vectors | None = answer.result(timeout_s=WAIT_S)
         except Exception as error:  # dead, starting, too slow: the file has the same rows
             LOGGER.warning("vectors read from disk", extra={"fields": {"reason": type(error).__name__}})
+            self._resting[shard] = time.monotonic() + REST_S
             return None
         return found
 
