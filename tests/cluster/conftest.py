@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import shutil
 import sqlite3
 import tarfile
@@ -29,6 +30,7 @@ UNEQUAL = ("seen_ns", "content_sum")  # the moment of reading, and what sums it 
 def ray() -> Iterator[Any]:
     """Ray with two processors, shared by all tests."""
     pytest.importorskip("ray", reason="a cluster needs the extra `cluster`")
+    os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")  # as in genius.cluster.session
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import ray as module

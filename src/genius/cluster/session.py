@@ -48,6 +48,7 @@ def connected(address: str, cpus: int | None = None) -> Iterator[Any]:
         yield ray
         return
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its core warns of what Ray's own parts do
+    os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")  # a busy machine needs longer than 5
     own: dict[str, Any] = {"address": address}
     if address == LOCAL:
         own |= {"num_cpus": cpus, "object_store_memory": OBJECT_STORE, "include_dashboard": False}
