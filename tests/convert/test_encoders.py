@@ -165,7 +165,7 @@ def test_the_tokenizer_must_be_there_and_fit(
 
     asked: list[list[str]] = []
 
-    def unreachable(name: str, allow_patterns: list[str]) -> str:
+    def unreachable(name: str, revision: str | None, allow_patterns: list[str]) -> str:
         asked.append([name, *allow_patterns])
         raise ConnectionError("no route")
 

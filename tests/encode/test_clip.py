@@ -152,7 +152,10 @@ def test_sources_that_are_no_models(
     monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
     for source, message in (
         (None, "needs a source.*openai/clip"),
-        ("openai/clip-vit-base-patch16", "no route to the hub.*copy the model's folder"),
+        (
+            "openai/clip-vit-base-patch16",
+            r"no route to the hub.*put config\.json.*into a folder clip-vit-b",
+        ),
         ("/no/such/folder", "no folder /no/such/folder"),
         (tmp_path, "no config.json"),
         (clip_folder / "config.json", "is a file"),
@@ -176,7 +179,7 @@ def test_hub_ids_are_fetched_without_pickles(
 
     asked: list[str] = []
 
-    def fetch(name: str, allow_patterns: list[str]) -> str:
+    def fetch(name: str, revision: str | None, allow_patterns: list[str]) -> str:
         asked.append(name)
         wanted = [
             f

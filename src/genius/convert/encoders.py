@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from genius.encode.feature_fusion import create
+from genius.encode.hub import find_folder
 from genius.encode.preprocess import Preprocess
-from genius.encode.pretrained import find_folder, load_tokenizer, save_folder
+from genius.encode.pretrained import load_tokenizer, save_folder
 from genius.errors import BadInput, ModelMismatch, ModelNotFound
 from genius.weights import check_fit, read_pickled_weights, save_weights
 

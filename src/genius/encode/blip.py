@@ -6,12 +6,14 @@ from pathlib import Path
 
 from torch import Tensor
 
-from genius.encode.pretrained import TwoTowers, find_folder, load_model, load_preprocess, load_tokenizer
+from genius.encode.hub import find_folder
+from genius.encode.pretrained import load_model, load_preprocess, load_tokenizer
+from genius.encode.towers import FeatureTowers
 
 EXAMPLE = "Salesforce/blip-itm-base-coco"
 
 
-class BlipEncoder(TwoTowers):
+class BlipEncoder(FeatureTowers):
     """Both towers of a BLIP with the projections of its contrastive task; its matching head is not used."""
 
     kind = "blip"

@@ -7,14 +7,16 @@ from typing import Any
 
 from torch import Tensor
 
-from genius.encode.pretrained import TwoTowers, find_folder, load_model, load_preprocess, load_tokenizer
+from genius.encode.hub import find_folder
+from genius.encode.pretrained import load_model, load_preprocess, load_tokenizer
+from genius.encode.towers import FeatureTowers
 from genius.errors import ModelMismatch
 
 EXAMPLE = "openai/clip-vit-large-patch14"
 LEGACY_END = 2  # OpenAI's configs name this wrong id; transformers then takes the highest one in the text
 
 
-class ClipEncoder(TwoTowers):
+class ClipEncoder(FeatureTowers):
     """Both towers of a CLIP with their projections."""
 
     kind = "clip"

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from genius.encode import blip, clip
 from genius.encode.base import Array
+from genius.encode.hub import find_folder
 from genius.encode.preprocess import Preprocess
-from genius.encode.pretrained import TwoTowers, find_folder
+from genius.encode.towers import FeatureTowers
 from genius.errors import BadInput, ModelMismatch, ModelNotFound
 from genius.files import write_folder
 from genius.weights import fingerprint_tensors, load_weights, save_weights
@@ -29,7 +30,7 @@ from genius.weights import fingerprint_tensors, load_weights, save_weights
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-TOWERS: dict[str, Callable[[str | Path | None, str], TwoTowers]] = {
+TOWERS: dict[str, Callable[[str | Path | None, str], FeatureTowers]] = {
     "clip-ff": clip.load,
     "blip-ff": blip.load,
 }
@@ -87,7 +88,7 @@ class FusionTransformer(nn.Module):
 class FeatureFusionEncoder:
     """Two towers and the fusion of their features."""
 
-    def __init__(self, kind: str, towers: TwoTowers, fusion: FusionTransformer) -> None:
+    def __init__(self, kind: str, towers: FeatureTowers, fusion: FusionTransformer) -> None:
         self.kind, self.towers = kind, towers
         self.fusion = fusion.to(towers.device).eval()
         self.module = nn.ModuleDict({"towers": towers.module, "fusion": self.fusion})

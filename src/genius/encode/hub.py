@@ -1,0 +1,68 @@
+"""Models by name: a folder here, or a repository of the Hugging Face hub, pinned to one commit.
+
+A hub name is `owner/model`, or `owner/model@revision` with a branch, tag or commit. The files are fetched by
+the hub's own client into its cache; `pinned_name` says which commit they are of, so that the same files are
+found again. Once they are in the cache, a pinned name needs no network.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from genius.errors import ModelNotFound
+
+CONFIGS = ("*.json", "*.txt", "*.model")  # small: enough to tell what kind of model it is
+WEIGHTS = ("model*.safetensors",)  # never the pickled weights beside them
+HUB_FILES = ("*.json", "*.txt", "*.safetensors")
+_HUB_NAME = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def find_folder(source: str | Path | None, example: str, files: Sequence[str] = HUB_FILES) -> Path:
+    """The local folder of a model: `source` itself, or the `files` that the hub has under that name."""
+    if not source:
+        raise ModelNotFound(f"this encoder needs a source: a folder, or a hub name such as {example}")
+    folder = Path(source)
+    if folder.is_dir():
+        return folder
+    if folder.is_file():
+        raise ModelNotFound(f"{folder} is a file: give the folder that holds config.json and the weights")
+    hub = _HUB_NAME.fullmatch(str(source))
+    if not hub:
+        raise ModelNotFound(f"no folder {source}: check the path, or give a hub name such as {example}")
+    return _fetch(hub["name"], hub["revision"], files)
+
+
+def pinned_name(source: str | Path, folder: Path) -> str:
+    """What to remember of a model that was found in `folder`: its path, or hub name and commit."""
+    hub = None if Path(source).exists() else _HUB_NAME.fullmatch(str(source))
+    if hub and _COMMIT.fullmatch(folder.name):  # the hub's cache has a folder for each commit
+        return f"{hub['name']}@{folder.name}"
+    return str(folder.resolve())
+
+
+def _fetch(name: str, revision: str | None, files: Sequence[str]) -> Path:
+    from huggingface_hub import snapshot_download
+
+    patterns = list(files)
+    if revision and _COMMIT.fullmatch(revision):  # a commit never changes: look into the cache first
+        try:
+            return Path(
+                snapshot_download(name, revision=revision, allow_patterns=patterns, local_files_only=True)
+            )
+        except Exception:
+            pass
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+    except Exception as error:  # the hub's client raises many kinds; the cure is the same for all
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        wanted = " ".join(f'--include "{pattern}"' for pattern in (*CONFIGS, *WEIGHTS, "*/model.safetensors"))
+        folder = name.split("/")[1]
+        raise ModelNotFound(
+            f"{name} is no folder here and could not be fetched from the hub ({reason}): check name and "
+            "network, or put config.json, model.safetensors, preprocessor_config.json, tokenizer.json and "
+            f"tokenizer_config.json of that model into a folder {folder} and give its path. Where there is a "
+            f"network, `hf download {name} --local-dir {folder} {wanted}` makes this folder"
+        ) from None

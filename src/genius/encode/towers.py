@@ -1,0 +1,129 @@
+"""Text and image towers of transformers models: what all pretrained encoders have in common."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from genius.encode.base import Array
+from genius.encode.preprocess import Preprocess
+from genius.encode.pretrained import pick_device, save_folder
+from genius.weights import fingerprint_tensors
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class TextTower(ABC):
+    """A tokenizer and a model of texts; subclasses call their transformers model."""
+
+    def __init__(self, module: nn.Module, tokenizer: Any, context: int, device: str) -> None:
+        self.device = pick_device(device)
+        self.module: Any = module.to(self.device).eval()
+        self.tokenizer = tokenizer
+        self.context = context  # most tokens of a text; what is longer is cut
+        self.batch = 128 if self.device.type == "cuda" else 16
+
+    @property
+    @abstractmethod
+    def dim(self) -> int:
+        """Width of the vectors."""
+
+    @abstractmethod
+    def text_vectors(self, token_ids: Tensor) -> Tensor:
+        """Prepared texts (n, length) to raw vectors (n, dim), with gradients."""
+
+    def prepare_texts(self, texts: Sequence[str]) -> Tensor:
+        """Token ids plus one (n, length) on the CPU, cut at the context length; 0 is padding."""
+        if not texts:
+            return torch.zeros(0, 0, dtype=torch.long)
+        readable = [text.encode("utf-8", "replace").decode() for text in texts]  # lone surrogates become `?`
+        rows = self.tokenizer(readable, truncation=True, max_length=self.context)["input_ids"]
+        token_ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
+        for row, ids in enumerate(rows):
+            token_ids[row, : len(ids)] = torch.tensor(ids) + 1
+        return token_ids
+
+    def ids_and_mask(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Prepared texts on the encoder's device as the model's own ids, and True where there is text."""
+        token_ids = token_ids.to(self.device)
+        return (token_ids - 1).clamp(min=0), token_ids > 0
+
+    @torch.inference_mode()
+    def encode_texts(self, texts: Sequence[str]) -> Array:
+        """Raw vectors of texts, (n, dim); texts of like length share a batch, so padding costs little."""
+        self.module.eval()
+        vectors = np.empty((len(texts), self.dim), dtype=np.float32)
+        order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
+        for start in range(0, len(order), self.batch):
+            rows = order[start : start + self.batch]
+            token_ids = self.prepare_texts([texts[row] for row in rows])
+            vectors[rows] = self.text_vectors(token_ids).float().cpu().numpy()
+        return vectors
+
+
+class TwoTowers(TextTower):
+    """An encoder with an image and a text tower."""
+
+    kind: str
+
+    def __init__(
+        self, module: nn.Module, tokenizer: Any, preprocess: Preprocess, context: int, device: str
+    ) -> None:
+        super().__init__(module, tokenizer, context, device)
+        self.preprocess = preprocess
+
+    @abstractmethod
+    def image_vectors(self, pixels: Tensor) -> Tensor:
+        """Prepared images (n, 3, side, side) to raw vectors (n, dim), with gradients."""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of weights, tokenizer and preprocessing as they were loaded; load again after training."""
+        tokenizer = json.loads(self.tokenizer.backend_tokenizer.to_str())
+        tokenizer = {key: value for key, value in tokenizer.items() if key not in ("truncation", "padding")}
+        notes = (tokenizer, self.preprocess.settings(), self.context, self.kind)
+        return fingerprint_tensors(self.module.state_dict(), [json.dumps(note) for note in notes])
+
+    def prepare_image(self, image: Image) -> Tensor:
+        """uint8 pixels (3, side, side), on the CPU."""
+        return torch.from_numpy(self.preprocess.pixels(image))
+
+    def scaled(self, pixels: Tensor) -> Tensor:
+        """Prepared images on the encoder's device as the floats that the model reads."""
+        return self.preprocess.scale(pixels.to(self.device))
+
+    @torch.inference_mode()
+    def encode_images(self, images: Sequence[Image]) -> Array:
+        """Raw vectors of RGB images, (n, dim)."""
+        self.module.eval()
+        vectors = np.empty((len(images), self.dim), dtype=np.float32)
+        for start in range(0, len(images), self.batch):
+            part = images[start : start + self.batch]
+            pixels = torch.stack([self.prepare_image(image) for image in part])
+            vectors[start : start + len(part)] = self.image_vectors(pixels).float().cpu().numpy()
+        return vectors
+
+    def save(self, folder: Path) -> None:
+        """Write a folder that `load` and transformers read: all of it or nothing."""
+        save_folder(folder, self.module.config, self.module.state_dict(), self.tokenizer, self.preprocess)
+
+
+class FeatureTowers(TwoTowers):
+    """Two towers whose last layers can be read at every position: what feature fusion needs."""
+
+    @abstractmethod
+    def image_features(self, pixels: Tensor) -> Tensor:
+        """The image tower's last layer at every position, (n, positions, image width)."""
+
+    @abstractmethod
+    def text_features(self, token_ids: Tensor) -> Tensor:
+        """The text tower's last layer at every position, (n, length, text width)."""
