@@ -32,10 +32,10 @@ Call = Callable[[int], Any]  # number of the repetition
 def run(main: Callable[..., Any], name: str = "", part: str = "") -> None:
     """Run `main` with the options of the command line; `part` is a key of a file that others write, too."""
     script = Path(sys.argv[0])
-    given = vars(options(main).parse_args())
-    out = given.pop("out")
+    values = vars(options(main).parse_args())
+    out = values.pop("out")
     file = None if out == "-" else Path(out) if out else RESULTS / f"{name or script.stem}.json"
-    found = main(**given)
+    found = main(**values)
     result: dict[str, Any] = {}
     for figures in found if inspect.isgenerator(found) else [found]:
         result = {"command": command(), "versions": versions(), **figures}

@@ -1,11 +1,11 @@
-"""What `want=any` finds beside a search that is told the modality, and other ways to merge rankings.
+"""Hit rate of `want=any` beside a search for one modality, and of other methods to merge rankings.
 
     python benchmarks/any_modality.py --data BENCH             # benchmarks/results/any_modality.json
-    python benchmarks/any_modality.py --data BENCH --gap 0.4   # as if other modalities lay 0.4 farther away
+    python benchmarks/any_modality.py --data BENCH --gap 0.4   # items of other modalities 0.4 less similar
 
-Every query of the val split is asked of the universal pool as the engine asks it: one question for each
-modality with the default sentence. A query counts as answered if an item that is right for the same content,
-under whatever task, is among the first five of the merged ranking. Exact search on phi.
+Every query of the val split is searched in the universal pool as the engine does it: once for each modality,
+with the default instruction. A query is a hit if an item that is relevant to the same content, under any
+task, is among the first five of the merged ranking. Exact search on phi.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def search(
 
 
 def sentence_for(modality: Modality) -> Callable[[LabelledQuery], str]:
-    """The default sentence of a query that wants this modality."""
+    """The default instruction for a query that wants this modality."""
     return lambda query: default_instruction(query.modality, modality)
 
 

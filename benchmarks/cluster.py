@@ -21,14 +21,14 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 from _harness import run, seconds, spread
 from PIL import Image
-from server import Server, keep_asking, rate_of
+from server import Rate, Server, keep_asking, rate_of
 from store import DIM, SIZES, records
 
 from genius import Client
@@ -47,14 +47,6 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "by the decoder, beam 400": {"want": "image", "search": "both", "beam": 400},
 }
 REPLICA = b"ray::ServeReplica:genius:replicas"  # how the processes of replicas are called
-
-
-class Rate(NamedTuple):
-    """Items or answers per second, per second of processor time of the workers, and the start-up time."""
-
-    per_s: float
-    per_cpu_s: float
-    start_s: float = 0.0
 
 
 def make_images(folder: Path, count: int) -> None:
@@ -134,7 +126,7 @@ def under_load(url: str, duration: float, options: dict[str, Any], pids: Callabl
             client.search(" ".join(chance.choices(COLOURS, k=4)), **options)
 
         ask(random.Random(0))
-        return Rate(*rate_of(pids(), lambda: keep_asking(ask, CLIENTS, duration)))
+        return rate_of(pids(), lambda: keep_asking(ask, CLIENTS, duration))
 
 
 def serving(index: Path, duration: float, rounds: int) -> dict[str, Any]:

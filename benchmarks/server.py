@@ -39,10 +39,11 @@ LOOKS = ("red", "small", "wooden", "old", "shiny", "blue", "striped", "broken", 
 
 
 class Rate(NamedTuple):
-    """Answers per second, and per second of processor time."""
+    """Answers or items per second, the same per second of processor time, and the time to start."""
 
     per_s: float
     per_cpu_s: float
+    start_s: float = 0.0
 
 
 def cpu_seconds(processes: Iterable[int]) -> float:

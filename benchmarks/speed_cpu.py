@@ -310,9 +310,5 @@ def rows(args: SpeedOptions) -> Iterator[Figures]:
 
 
 PHASES: dict[str, Callable[[SpeedOptions], Iterator[Figures]]] = {
-    "lookup": lookup,
-    "generate": generate,
-    "profile": profile,
-    "scale": scale,
-    "rows": rows,
+    phase.__name__: phase for phase in (lookup, generate, profile, scale, rows)
 }

@@ -346,13 +346,16 @@ def _seconds(call: Callable[[], Any], device: str, budget: float = 0.6) -> float
 
 
 PHASES: dict[str, Callable[[SpeedOptions], Iterator[Figures]]] = {
-    "ceilings": ceilings,
-    "generate": generate,
-    "lookup": lookup,
-    "exact": exact,
-    "profile": profile,
-    "transformers": transformers,
-    "scale": scale,
-    "compiled_generate": compiled_generate,
-    "compiled_lookup": compiled_lookup,
+    phase.__name__: phase
+    for phase in (
+        ceilings,
+        generate,
+        lookup,
+        exact,
+        profile,
+        transformers,
+        scale,
+        compiled_generate,
+        compiled_lookup,
+    )
 }
