@@ -196,7 +196,7 @@ class Client:
         """The answer, or None for something that is not there."""
         try:
             return self._send(method, path)
-        except NotThere:
+        except ItemNotFound:
             return None
 
     def _send(self, method: str, path: str, body: bytes | None = None) -> bytes:
@@ -233,7 +233,7 @@ class Client:
         return kind(self._parts.hostname, self._parts.port, timeout=self._timeout), False
 
 
-class NotThere(BadInput):
+class ItemNotFound(BadInput):
     """No item has that id."""
 
 
@@ -245,7 +245,7 @@ def _checked(status: int, body: bytes) -> bytes:
     except (ValueError, KeyError, TypeError):
         detail = f"the server answered {status}"
     if status == 404:
-        raise NotThere(detail)
+        raise ItemNotFound(detail)
     if status in _REFUSED:
         raise BadInput(detail)
     raise ServerError(detail, status)

@@ -24,13 +24,13 @@ LEFT = 499  # in logs and metrics: the client went before it was answered
 class Gate:
     """Lets requests through to `app` one by one, whole and within the limits.
 
-    Health checks are always let in. What needs no key, and what is refused, has places of its own, so that
-    others cannot take those of the API; a response that nobody reads takes no place at all.
+    Health checks are always let in. What needs no key, and what is refused, has slots of its own, so that
+    others cannot take those of the API; a response that nobody reads takes no slot at all.
     """
 
     def __init__(self, app: ASGIApp, *, limits: Limits, metrics: Metrics, access: AccessRules) -> None:
         self.app, self.limits, self.metrics, self.access = app, limits, metrics, access
-        self._api, self._open = _Room(limits.requests), _Room(limits.open_requests)
+        self._api, self._open = _Slots(limits.requests), _Slots(limits.open_requests)
         self._active = 0
         self._held = 0
 
@@ -39,21 +39,21 @@ class Gate:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        place = _Place()
-        exchange = Exchange(scope, send, place.leave)
+        slot = _Slot()
+        exchange = Exchange(scope, send, slot.leave)
         self._count(1)
         try:
-            await self._answer(exchange, receive, place)
+            await self._answer(exchange, receive, slot)
         except Exception:
             LOGGER.exception("failed", extra={"fields": {"request": exchange.id}})
             if not exchange.status:
                 await exchange.problem(500, "an error of the server, not of the request: see its log")
         finally:
-            place.leave()
+            slot.leave()
             self._count(-1)
             self._note(exchange)
 
-    async def _answer(self, exchange: Exchange, receive: Receive, place: _Place) -> None:
+    async def _answer(self, exchange: Exchange, receive: Receive, slot: _Slot) -> None:
         method, path = exchange.scope["method"], exchange.scope["path"]
         client = (exchange.scope.get("client") or (None,))[0]
         refusal = self.access.refusal(method, path, exchange.headers, client) or self._too_large(exchange)
@@ -61,9 +61,9 @@ class Gate:
             await self.app(exchange.scope, receive, exchange.send)
             return
         open_route = is_open(path)
-        room = self._open if open_route or refusal is not None else self._api
-        if not place.take(room):
-            full = Refusal(503, "requests", f"{room.places} requests are under way: try again")
+        slots = self._open if open_route or refusal is not None else self._api
+        if not slot.take(slots):
+            full = Refusal(503, "requests", f"{slots.limit} requests are under way: try again")
             await self._refuse(exchange, full)
         elif refusal is not None:
             await self._refuse(exchange, refusal, receive)
@@ -177,30 +177,30 @@ class Gate:
         )
 
 
-class _Room:
-    """Places for requests of one kind."""
+class _Slots:
+    """Slots for requests of one kind."""
 
-    def __init__(self, places: int) -> None:
-        self.places, self.used = places, 0
+    def __init__(self, limit: int) -> None:
+        self.limit, self.used = limit, 0
 
 
-class _Place:
-    """The place of one request in a room; left once, however often `leave` is called."""
+class _Slot:
+    """The slot of one request; left once, however often `leave` is called."""
 
     def __init__(self) -> None:
-        self._room: _Room | None = None
+        self._slots: _Slots | None = None
 
-    def take(self, room: _Room) -> bool:
-        if room.used >= room.places:
+    def take(self, slots: _Slots) -> bool:
+        if slots.used >= slots.limit:
             return False
-        room.used += 1
-        self._room = room
+        slots.used += 1
+        self._slots = slots
         return True
 
     def leave(self) -> None:
-        if self._room is not None:
-            self._room.used -= 1
-            self._room = None
+        if self._slots is not None:
+            self._slots.used -= 1
+            self._slots = None
 
 
 class _Refused(Exception):
