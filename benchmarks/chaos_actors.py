@@ -118,7 +118,9 @@ class Program(Actor):
                     self.handle(json.loads(line))
             code = self.process.wait()
             listener.join(5)
-            if not self.killed and not self._stopping.is_set():
+            if code == 11 and not self._stopping.is_set():  # Ray itself did not start in time
+                self.refused["exit 11"] += 1
+            elif not self.killed and not self._stopping.is_set():
                 self.unexpected.append(f"ended with {code}: {' '.join(errors[-12:])[-1500:]}")
                 self._stopping.wait(2.0)
             self.after_end()

@@ -16,6 +16,7 @@ from genius.errors import IndexMismatch, StorageError
 from genius.store.check import check, repair
 from genius.store.connection import INDEX_FILE
 from genius.store.index import Index
+from genius.store.repair import REPAIRED, finish_repair
 
 STATE = {f"item-{n:03d}": n for n in range(120)}
 
@@ -99,6 +100,16 @@ def test_the_damaged_file_keeps_its_journal(worker, damaged):
     damage(damaged, "item-030")
     _, second = repair(damaged)
     assert second.damaged not in (None, salvage.damaged) and salvage.damaged.exists()
+
+
+def test_a_journal_that_is_left_goes_with_the_damaged_file(damaged):
+    """Beside the new file it would be replayed onto that one."""
+    shutil.copyfile(damaged / INDEX_FILE, damaged / REPAIRED)
+    (damaged / INDEX_FILE).replace(damaged / "damaged-1.sqlite")
+    (damaged / (INDEX_FILE + "-wal")).write_bytes(b"journal")
+    finish_repair(damaged)
+    assert not (damaged / (INDEX_FILE + "-wal")).exists()
+    assert (damaged / "damaged-1.sqlite-wal").read_bytes() == b"journal"
 
 
 def test_an_open_index_goes_on_in_the_repaired_file(worker, damaged):

@@ -62,6 +62,18 @@ def test_a_file_that_is_cut_under_a_reader_is_an_error(tmp_path, cut):
     generation.close()
 
 
+def test_rows_of_verified_blocks_are_missed_when_the_file_is_cut_later(tmp_path, monkeypatch):
+    monkeypatch.setattr(large_array, "IN_MEMORY", 0)
+    digest, _ = publish(tmp_path, 1)
+    generation = generations.load(tmp_path, 1, digest, "test-1")
+    large = generation.large["vectors"]
+    assert large[:].shape == (3000, 100)
+    os.truncate(tmp_path / "generation-000001" / "vectors.bin", 599_999)
+    with pytest.raises(CacheDamaged):
+        large[np.array([2999])]
+    generation.close()
+
+
 def test_a_deleted_generation_is_read_to_the_end(tmp_path):
     digest, values = publish(tmp_path, 1)
     generation = generations.load(tmp_path, 1, digest, "test-1")
