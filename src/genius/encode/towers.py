@@ -9,11 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from genius.encode.base import Array
+from genius.encode.batches import embed_images, embed_texts
 from genius.encode.preprocess import Preprocess
 from genius.encode.pretrained import pick_device, save_folder
 from genius.weights import fingerprint_tensors
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-class TextTower(ABC):
+class PretrainedTextTower(ABC):
     """A tokenizer and a model of texts; subclasses call their transformers model."""
 
     def __init__(self, module: nn.Module, tokenizer: Any, context: int, device: str) -> None:
@@ -57,20 +57,12 @@ class TextTower(ABC):
         token_ids = token_ids.to(self.device)
         return (token_ids - 1).clamp(min=0), token_ids > 0
 
-    @torch.inference_mode()
     def encode_texts(self, texts: Sequence[str]) -> Array:
-        """Raw vectors of texts, (n, dim); texts of like length share a batch, so padding costs little."""
-        self.module.eval()
-        vectors = np.empty((len(texts), self.dim), dtype=np.float32)
-        order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
-        for start in range(0, len(order), self.batch):
-            rows = order[start : start + self.batch]
-            token_ids = self.prepare_texts([texts[row] for row in rows])
-            vectors[rows] = self.text_vectors(token_ids).float().cpu().numpy()
-        return vectors
+        """Raw vectors of texts, (n, dim)."""
+        return embed_texts(self, texts, self.dim, self.batch)
 
 
-class TwoTowers(TextTower):
+class TwoTowers(PretrainedTextTower):
     """An encoder with an image and a text tower."""
 
     kind: str
@@ -101,16 +93,9 @@ class TwoTowers(TextTower):
         """Prepared images on the encoder's device as the floats that the model reads."""
         return self.preprocess.scale(pixels.to(self.device))
 
-    @torch.inference_mode()
     def encode_images(self, images: Sequence[Image]) -> Array:
         """Raw vectors of RGB images, (n, dim)."""
-        self.module.eval()
-        vectors = np.empty((len(images), self.dim), dtype=np.float32)
-        for start in range(0, len(images), self.batch):
-            part = images[start : start + self.batch]
-            pixels = torch.stack([self.prepare_image(image) for image in part])
-            vectors[start : start + len(part)] = self.image_vectors(pixels).float().cpu().numpy()
-        return vectors
+        return embed_images(self, images, self.dim, self.batch)
 
     def save(self, folder: Path) -> None:
         """Write a folder that `load` and transformers read: all of it or nothing."""

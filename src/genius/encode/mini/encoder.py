@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from genius.encode.base import Array
+from genius.encode.batches import embed_images, embed_texts
 from genius.encode.mini.efficientnet import ImageTower, fold_norms, scale_pixels
 from genius.encode.mini.minilm import VOCABULARY, TextTower, tokenize
 from genius.encode.preprocess import Preprocess
@@ -96,29 +97,13 @@ class MiniEncoder:
         vectors: Tensor = self.module.text(token_ids.to(self.device))
         return vectors
 
-    @torch.inference_mode()
     def encode_images(self, images: Sequence[Image]) -> Array:
-        """Raw vectors (n, dim)."""
-        self.module.eval()
-        vectors = np.empty((len(images), DIM), dtype=np.float32)
-        for start in range(0, len(images), IMAGE_BATCH):
-            batch = images[start : start + IMAGE_BATCH]
-            pixels = torch.stack([self.prepare_image(image) for image in batch])
-            vectors[start : start + len(batch)] = self.image_vectors(pixels).float().cpu().numpy()
-        return vectors
+        """Raw vectors of RGB images, (n, dim)."""
+        return embed_images(self, images, DIM, IMAGE_BATCH)
 
-    @torch.inference_mode()
     def encode_texts(self, texts: Sequence[str]) -> Array:
-        """Raw vectors (n, dim); texts of like length share a batch, so padding costs little."""
-        self.module.eval()
-        vectors = np.empty((len(texts), DIM), dtype=np.float32)
-        order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
-        batch = TEXT_BATCH if self.device.type == "cpu" else GPU_TEXT_BATCH
-        for start in range(0, len(order), batch):
-            rows = order[start : start + batch]
-            pieces = self.prepare_texts([texts[row] for row in rows])
-            vectors[rows] = self.text_vectors(pieces).float().cpu().numpy()
-        return vectors
+        """Raw vectors of texts, (n, dim)."""
+        return embed_texts(self, texts, DIM, TEXT_BATCH)
 
     def save(self, folder: Path) -> None:
         """Weights (norms folded, packed) and tokenizer into `folder`: all of it or nothing."""
