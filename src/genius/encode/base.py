@@ -143,6 +143,7 @@ ENCODERS: dict[str, str] = {
     "clip-ff": "genius.encode.feature_fusion:load_clip",
     "blip": "genius.encode.blip:load",
     "blip-ff": "genius.encode.feature_fusion:load_blip",
+    "transformers": "genius.encode.dual:load",
     "precomputed": "genius.encode.precomputed:load",
 }
 

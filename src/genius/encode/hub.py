@@ -14,7 +14,7 @@ from pathlib import Path
 from genius.errors import ModelNotFound
 
 CONFIGS = ("*.json", "*.txt", "*.model")  # small: enough to tell what kind of model it is
-WEIGHTS = ("model*.safetensors",)  # never the pickled weights beside them
+WEIGHTS = ("model.safetensors", "model-*.safetensors")  # never the pickled weights beside them
 HUB_FILES = ("*.json", "*.txt", "*.safetensors")
 _HUB_NAME = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -33,6 +33,20 @@ def find_folder(source: str | Path | None, example: str, files: Sequence[str] = 
     if not hub:
         raise ModelNotFound(f"no folder {source}: check the path, or give a hub name such as {example}")
     return _fetch(hub["name"], hub["revision"], files)
+
+
+def find_weights(name: str, example: str, files: Sequence[str]) -> Path:
+    """As `find_folder`; a model that the hub has no safetensors of is refused."""
+    folder = find_folder(name, example, files)
+    if Path(name).is_dir() or any(folder.rglob("*.safetensors")):
+        return folder
+    repository = name.split("@")[0]
+    to = repository.split("/")[-1]
+    raise ModelNotFound(
+        f"{name} has no safetensors on the hub, and pickled weights can run code when read: convert them "
+        f"with `hf download {repository} --local-dir {to}` and `genius convert weights "
+        f"{to}/pytorch_model.bin --to {to}`, then give the folder {to}"
+    )
 
 
 def pinned_name(source: str | Path, folder: Path) -> str:

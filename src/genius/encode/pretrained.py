@@ -6,9 +6,10 @@ be there and fit: no layer is left randomly initialised.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,36 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from genius.encode.preprocess import FILES as PREPROCESS_FILES
 from genius.encode.preprocess import Preprocess, read_preprocess
 from genius.errors import BadInput, ModelMismatch, ModelNotFound
 from genius.files import write_folder
-from genius.weights import PICKLES, check_readable, refuse_not_finite, save_weights
+from genius.weights import PICKLES, check_readable, fingerprint, refuse_not_finite, save_weights
 
-TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "vocab.txt")  # one of them makes a tokenizer
+CONFIG = "config.json"
+NO_LIMIT = 1_000_000  # a tokenizer that does not know the longest text names a larger number
+# one of them makes a tokenizer
+TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
+SENTENCEPIECE_CLASSES = ("SiglipTokenizer", "Tipsv2Tokenizer")
+FILES_THAT_COUNT = (
+    "config.json",
+    "model.safetensors",
+    "model-*.safetensors",
+    *PREPROCESS_FILES,
+    *TOKENIZER_FILES,
+    "merges.txt",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    # of sentence-transformers
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "[0-9]*_*/*.json",
+    "[0-9]*_*/*.txt",
+    "[0-9]*_*/*.model",
+    "[0-9]*_*/*.safetensors",
+)
 
 
 def save_folder(
@@ -45,18 +70,36 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def load_model(model_class: Any, folder: Path) -> Any:
-    """A transformers model from the safetensors in `folder`, float32; every key must be there and fit."""
-    if not (folder / "config.json").is_file():
-        raise ModelNotFound(f"no config.json in {folder}: give the folder of a model saved by transformers")
+def load_config(folder: Path) -> Any:
+    """transformers' config of the model in `folder`; no code of the folder is run."""
+    from transformers import AutoConfig
+
+    _refuse_no_config(folder)
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # unknown types, damaged json and wrong values raise different kinds
+        reason = str(error).strip().split("\n")[0]
+        raise ModelMismatch(
+            f"transformers cannot read {folder / CONFIG} ({reason}): choose a model that transformers has a "
+            "class for; code in a model's folder is never run"
+        ) from None
+
+
+def load_model(model_class: Any, folder: Path, *, extra: bool = False, unused: str = "") -> Any:
+    """A transformers model from the safetensors in `folder`, float32; every key must be there and fit.
+
+    With `extra`, the file may hold more than the model needs; a module of the model named `unused` is never
+    called, so its weights may be missing.
+    """
+    _refuse_no_config(folder)
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
-        _refuse_pickles(folder)
+        refuse_pickles(folder)
         raise ModelNotFound(f"no model.safetensors in {folder}: fetch it, or save the model again")
     for file in files:
         check_readable(file)
     try:
-        with _quiet():
+        with quiet():
             model, found = model_class.from_pretrained(
                 folder,
                 use_safetensors=True,
@@ -67,6 +110,9 @@ def load_model(model_class: Any, folder: Path) -> Any:
             )
     except (OSError, ValueError, TypeError, RuntimeError, KeyError, SafetensorError) as error:
         raise ModelMismatch(f"{folder} does not hold a {model_class.__name__} ({error})") from None
+    found["unexpected_keys"] = [] if extra else found["unexpected_keys"]
+    if unused:
+        found["missing_keys"] = [key for key in found["missing_keys"] if unused not in key.split(".")]
     _refuse_misfit(found, folder)
     refuse_not_finite(model.state_dict(), str(folder))
     return model
@@ -74,13 +120,14 @@ def load_model(model_class: Any, folder: Path) -> Any:
 
 def load_tokenizer(folder: Path, vocabulary: int) -> Any:
     """The tokenizer in `folder`; its ids must be below `vocabulary`."""
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     if not any((folder / name).is_file() for name in TOKENIZER_FILES):  # transformers would make an empty one
         raise ModelNotFound(f"no tokenizer in {folder}: copy the model's tokenizer.json into it")
+    loader: Any = PreTrainedTokenizerFast if _is_sentencepiece_class(folder) else AutoTokenizer
     try:
-        with _quiet():
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        with quiet():
+            tokenizer = loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # damaged json, missing files and unknown classes raise different kinds
         reason = str(error).strip().split("\n")[0]
         raise ModelMismatch(f"no usable tokenizer in {folder} ({reason}): fetch its files again") from None
@@ -91,6 +138,24 @@ def load_tokenizer(folder: Path, vocabulary: int) -> Any:
             "model's own tokenizer"
         )
     return tokenizer
+
+
+def context_length(model: Any, tokenizer: Any, positions: int | None) -> int:
+    """Most tokens of a text: what the tokenizer says, and no more than the model has positions for."""
+    limits = [tokenizer.model_max_length] if tokenizer.model_max_length < NO_LIMIT else []
+    if positions:
+        offsets = [  # RoBERTa counts positions from behind the padding's
+            module.padding_idx + 1
+            for name, module in model.named_modules()
+            if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None
+        ]
+        limits.append(positions - max(offsets, default=0))
+    if not limits:
+        raise ModelMismatch(
+            "neither tokenizer nor config.json say how long a text may be: set model_max_length in "
+            "tokenizer_config.json"
+        )
+    return int(min(limits))
 
 
 def load_preprocess(folder: Path, side: int, *, keep_ratio: bool) -> Preprocess:
@@ -104,7 +169,31 @@ def load_preprocess(folder: Path, side: int, *, keep_ratio: bool) -> Preprocess:
     return preprocess
 
 
-def _refuse_pickles(folder: Path) -> None:
+def fingerprint_folder(folder: Path, kind: str) -> str:
+    """32 hex digits of `kind` and of every file of a model folder that can change its vectors."""
+    files = sorted({file for pattern in FILES_THAT_COUNT for file in folder.glob(pattern) if file.is_file()})
+    names = " ".join(str(file.relative_to(folder)) for file in files)
+    return hashlib.blake2b(f"{kind}\0{names}\0{fingerprint(*files)}".encode(), digest_size=16).hexdigest()
+
+
+def _refuse_no_config(folder: Path) -> None:
+    if not (folder / CONFIG).is_file():
+        raise ModelNotFound(f"no {CONFIG} in {folder}: give the folder of a model saved by transformers")
+
+
+def _is_sentencepiece_class(folder: Path) -> bool:
+    """Whether the tokenizer's class needs the package sentencepiece although tokenizer.json says it all."""
+    file = folder / "tokenizer_config.json"
+    if not file.is_file() or not (folder / "tokenizer.json").is_file():
+        return False
+    with suppress(ValueError, AttributeError):  # a damaged file: loading says so
+        name = json.loads(file.read_text(encoding="utf-8")).get("tokenizer_class")
+        return name in SENTENCEPIECE_CLASSES
+    return False
+
+
+def refuse_pickles(folder: Path) -> None:
+    """Raise ModelMismatch, with the command that converts them, if `folder` has pickled weights."""
     pickled = sorted(file.name for file in folder.iterdir() if file.suffix in PICKLES)
     if pickled:
         raise ModelMismatch(
@@ -128,7 +217,7 @@ def _refuse_misfit(found: Any, folder: Path) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence the progress bars and warnings of transformers: what matters is raised."""
     from transformers.utils import logging
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 class PretrainedTextTower(ABC):
     """A tokenizer and a model of texts; subclasses call their transformers model."""
 
+    lower_case = False  # whether texts are lower-cased before the tokenizer sees them
+
     def __init__(self, module: nn.Module, tokenizer: Any, context: int, device: str) -> None:
         self.device = pick_device(device)
         self.module: Any = module.to(self.device).eval()
@@ -45,12 +47,16 @@ class PretrainedTextTower(ABC):
         """Token ids plus one (n, length) on the CPU, cut at the context length; 0 is padding."""
         if not texts:
             return torch.zeros(0, 0, dtype=torch.long)
-        readable = [text.encode("utf-8", "replace").decode() for text in texts]  # lone surrogates become `?`
-        rows = self.tokenizer(readable, truncation=True, max_length=self.context)["input_ids"]
+        rows = self.tokenizer(self.readable(texts), truncation=True, max_length=self.context)["input_ids"]
         token_ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
         for row, ids in enumerate(rows):
             token_ids[row, : len(ids)] = torch.tensor(ids) + 1
         return token_ids
+
+    def readable(self, texts: Sequence[str]) -> list[str]:
+        """The texts as the tokenizer gets them; lone surrogates become `?`."""
+        texts = [text.encode("utf-8", "replace").decode() for text in texts]
+        return [text.lower() for text in texts] if self.lower_case else texts
 
     def ids_and_mask(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Prepared texts on the encoder's device as the model's own ids, and True where there is text."""
