@@ -144,6 +144,8 @@ ENCODERS: dict[str, str] = {
     "blip": "genius.encode.blip:load",
     "blip-ff": "genius.encode.feature_fusion:load_blip",
     "transformers": "genius.encode.dual:load",
+    "sentence-transformers": "genius.encode.sentence:load",
+    "auto": "genius.encode.auto:load",
     "precomputed": "genius.encode.precomputed:load",
 }
 

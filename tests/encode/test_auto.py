@@ -1,0 +1,166 @@
+"""Any encoder by folder or hub name; the hub's client is replaced, nothing is fetched."""
+
+import fnmatch
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from genius.encode.auto import identify, load
+from genius.encode.base import Encoder, load_encoder
+from genius.encode.blip import BlipEncoder
+from genius.encode.dual import DualEncoder
+from genius.errors import ModelMismatch, ModelNotFound
+
+NAME, COMMIT = "openai/clip-tiny", "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def clip(clip_folder: Path, tmp_path: Path) -> Path:
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+    size = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
+    folder = Path(shutil.copytree(clip_folder, tmp_path / "clip"))
+    CLIPImageProcessorPil(**size).save_pretrained(folder)
+    return folder
+
+
+class Hub:
+    """The hub's client: copies what is asked for out of a folder into a cache with one folder per commit."""
+
+    def __init__(self, files: Path, cache: Path) -> None:
+        self.files, self.cache = files, cache
+        self.asked: list[tuple[str | None, bool]] = []  # revision, whether the cache alone was asked
+        self.online = True
+
+    def snapshot_download(
+        self, name: str, *, revision: str | None, allow_patterns: list[str], local_files_only: bool = False
+    ) -> str:
+        assert name == NAME
+        self.asked.append((revision, local_files_only))
+        folder = self.cache / COMMIT
+        for file in self.files.iterdir():
+            wanted = any(fnmatch.fnmatch(file.name, pattern) for pattern in allow_patterns)
+            if wanted and not (folder / file.name).is_file():
+                if local_files_only:
+                    raise FileNotFoundError("not in the cache")
+                if not self.online:
+                    raise ConnectionError("no route to the hub\nmany more lines")
+                folder.mkdir(exist_ok=True, parents=True)
+                shutil.copy(file, folder)
+        return str(folder)
+
+
+@pytest.fixture
+def make_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Hub]:
+    import huggingface_hub
+
+    def make(files: Path) -> Hub:
+        hub = Hub(files, tmp_path / "cache")
+        monkeypatch.setattr(huggingface_hub, "snapshot_download", hub.snapshot_download)
+        return hub
+
+    return make
+
+
+def test_the_kind_is_read_from_the_folder(
+    clip: Path, blip_folder: Path, photos: list[Image.Image], tmp_path: Path
+) -> None:
+    encoder = load_encoder("auto", clip)
+    assert isinstance(encoder, DualEncoder)
+    assert encoder.source == str(clip.resolve())
+    assert encoder.encode_images(photos).shape == (5, 24)
+    assert isinstance(load(blip_folder), BlipEncoder)
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "modules.json").write_text("[]")
+    assert identify(tmp_path / "text") == ("sentence-transformers", str((tmp_path / "text").resolve()))
+
+
+def test_a_hub_name_is_pinned_to_its_commit(
+    clip: Path, make_hub: Callable[[Path], Hub], photos: list[Image.Image]
+) -> None:
+    (clip / "pytorch_model.bin").write_bytes(b"a pickle")
+    (clip / "open_clip_model.safetensors").write_bytes(b"the same weights in another layout")
+    hub = make_hub(clip)
+    assert identify(NAME) == ("transformers", f"{NAME}@{COMMIT}")
+    assert not list(hub.cache.rglob("*.safetensors"))  # what it is was found out first
+    encoder = load(NAME)
+    assert isinstance(encoder, DualEncoder)
+    assert encoder.source == f"{NAME}@{COMMIT}"
+    fetched = {file.name for file in (hub.cache / COMMIT).iterdir()}
+    assert "model.safetensors" in fetched
+    assert not fetched & {"pytorch_model.bin", "open_clip_model.safetensors"}
+
+    hub.online, hub.asked = False, []
+    again = load(encoder.source)  # the commit is in the cache: no network
+    assert isinstance(again, Encoder)
+    assert again.fingerprint == encoder.fingerprint == load(clip).fingerprint
+    assert np.array_equal(again.encode_images(photos), encoder.encode_images(photos))
+    assert {local for _, local in hub.asked} == {True}
+
+
+def test_a_branch_or_tag_is_asked_for(clip: Path, make_hub: Callable[[Path], Hub]) -> None:
+    hub = make_hub(clip)
+    load(f"{NAME}@v1.0")
+    assert hub.asked[0] == ("v1.0", False)
+    assert {revision for revision, _ in hub.asked[1:]} == {COMMIT}  # all files are of one commit
+
+
+def test_without_network_it_says_what_to_put_where(clip: Path, make_hub: Callable[[Path], Hub]) -> None:
+    make_hub(clip).online = False
+    with pytest.raises(ModelNotFound) as caught:
+        load(NAME)
+    message = str(caught.value)
+    for part in (
+        "no route to the hub)",
+        "put config.json, model.safetensors, preprocessor_config.json, tokenizer.json and",
+        "into a folder clip-tiny and give its path",
+        f"`hf download {NAME} --local-dir clip-tiny --include",
+    ):
+        assert part in message
+    assert "\n" not in message
+
+
+def test_pickled_weights_are_not_fetched_but_can_be_converted(
+    clip: Path, make_hub: Callable[[Path], Hub]
+) -> None:
+    (clip / "model.safetensors").rename(clip / "pytorch_model.bin")
+    hub = make_hub(clip)
+    with pytest.raises(
+        ModelNotFound, match=r"hf download openai/clip-tiny .*`genius convert weights clip-tiny/"
+    ):
+        load(NAME)
+    assert not list(hub.cache.rglob("*.bin"))
+
+
+def test_models_of_no_use_are_refused_before_their_weights_are_fetched(
+    clip: Path, make_hub: Callable[[Path], Hub]
+) -> None:
+    from transformers import BertConfig
+
+    BertConfig().save_pretrained(clip)
+    hub = make_hub(clip)
+    with pytest.raises(ModelMismatch, match="'bert' model, which is no dual encoder"):
+        load(NAME)
+    assert not list(hub.cache.rglob("*.safetensors"))
+
+
+def test_sources_that_are_no_models(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    cases: list[tuple[Any, str]] = [
+        (None, "needs a source: a folder, or a hub name such as"),
+        ("/no/such/folder", "no folder /no/such/folder"),
+        (tmp_path / "file", "is a file"),
+        (tmp_path, r"no config\.json"),
+    ]
+    for source, message in cases:
+        with pytest.raises(ModelNotFound, match=message):
+            load(source)
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({}))
+    with pytest.raises(ModelNotFound, match="open_clip's own layout"):
+        load(tmp_path)
