@@ -28,7 +28,7 @@ from genius.encode.pretrained import (
     load_tokenizer,
     refuse_pickles,
 )
-from genius.encode.towers import TextTower
+from genius.encode.towers import PretrainedTextTower
 from genius.errors import BadInput, ModelMismatch, ModelNotFound
 from genius.weights import load_weights
 
@@ -103,7 +103,7 @@ class NormalizeLayer(nn.Module):
         return nn.functional.normalize(vectors, dim=1)
 
 
-class SentenceEncoder(TextTower):
+class SentenceEncoder(PretrainedTextTower):
     """Text vectors as sentence-transformers' `encode` gives them; images are refused."""
 
     kind = "sentence-transformers"
