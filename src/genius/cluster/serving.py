@@ -63,7 +63,7 @@ def deploy(deployment: Deployment, port: int) -> str:
         port = port or _free_port(deployment.host)
         try:
             serve.start(http_options={"host": deployment.host, "port": port, "location": "EveryNode"})
-        except ray_module().exceptions.RayError as error:
+        except (ray_module().exceptions.RayError, TimeoutError) as error:
             raise ClusterError(f"Ray Serve does not start ({type(error).__name__}): run again") from error
         host, port = _listening(serve)  # another one may have started it, with options of its own
         _refuse_without_key(host, port, deployment.key)
