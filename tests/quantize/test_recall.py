@@ -3,9 +3,10 @@ import pytest
 import torch
 
 from genius.data.pairs import build_pairs
+from genius.hit_rate import mean_over_tasks
 from genius.quantize import recall as module
 from genius.quantize.model import Quantizer
-from genius.quantize.recall import code_recall, hits, mean_over_tasks, phi_recall
+from genius.quantize.recall import code_recall, exact_hits, phi_recall
 
 
 def world():
@@ -27,12 +28,12 @@ def world():
 def test_hits_and_the_mean_over_tasks_by_hand(monkeypatch):
     pairs = world()
     query, item = pairs.query_parts(torch.arange(3))[1], pairs.item_parts(torch.arange(3))[0]
-    found = hits(query, item, pairs, 1)
+    found = exact_hits(query, item, pairs, 1)
     assert found.tolist() == [True, True, False]
     assert mean_over_tasks(found, pairs.task) == 0.5  # 1 and 0
     monkeypatch.setattr(module, "SCORES_AT_ONCE", 3)
-    assert torch.equal(hits(query, item, pairs, 1), found)
-    assert hits(query, item, pairs, 99).all()  # more than there are
+    assert torch.equal(exact_hits(query, item, pairs, 1), found)
+    assert exact_hits(query, item, pairs, 99).all()  # more than there are
     assert phi_recall(pairs, 1) == 0.5
 
 

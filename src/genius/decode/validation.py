@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from genius.data.pairs import Pairs
 from genius.decode.model import Decoder
 from genius.decode.vectors import ROWS_AT_ONCE, encode_items
+from genius.hit_rate import hits, mean_over_tasks
 from genius.quantize.model import Quantizer
-from genius.quantize.recall import mean_over_tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def hit_rates(
 ) -> dict[str, float]:
     """Hit rate at each k of found items (n, >= k) for query rows (n,), the mean over the tasks."""
     positive = pairs.are_positive(query[:, None], found.clamp_min(0)) & (found >= 0)
-    return {f"hit@{k}": mean_over_tasks(positive[:, :k].any(1), pairs.task[query]) for k in ks}
+    return {f"hit@{k}": mean_over_tasks(hits(positive, k), pairs.task[query]) for k in ks}
 
 
 def validator(

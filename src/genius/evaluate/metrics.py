@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genius.errors import BadInput
+from genius.hit_rate import hits
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -74,11 +75,12 @@ class Graded:
 
     def hit(self, k: int) -> Floats:
         """1.0 where any of the first k is relevant: the "Recall@k" of the paper, (queries,)."""
-        return np.asarray(self._first(k).any(axis=1), dtype=np.float64)
+        return hits(self.gains > 0, k).astype(np.float64)
 
     def recall(self, k: int) -> Floats:
         """Share of the relevant items that are among the first k, (queries,)."""
-        return np.asarray(self._first(k).sum(axis=1) / np.maximum(self.relevant, 1), dtype=np.float64)
+        found = (self.gains[:, : _checked(k)] > 0).sum(axis=1)
+        return np.asarray(found / np.maximum(self.relevant, 1), dtype=np.float64)
 
     def reciprocal_rank(self) -> Floats:
         """1 / rank of the first relevant item, 0 where there is none, (queries,); its mean is the MRR."""
@@ -90,9 +92,6 @@ class Graded:
         """Discounted gain of the first k over that of the best possible list, (queries,)."""
         best = _discounted(self.ideal, _checked(k))
         return np.divide(_discounted(self.gains, k), best, out=np.zeros_like(best), where=best > 0)
-
-    def _first(self, k: int) -> NDArray[np.bool_]:
-        return self.gains[:, : _checked(k)] > 0
 
 
 def grade(ranked: NDArray[np.integer], qrels: Qrels) -> Graded:

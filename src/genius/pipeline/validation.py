@@ -9,17 +9,16 @@ from torch import Tensor
 from genius.data.pairs import rows_of
 from genius.data.training_set import TrainingSet
 from genius.encode.train import EmbedRows, in_chunks
-from genius.quantize.recall import hits, mean_over_tasks
+from genius.hit_rate import mean_over_tasks, rate_by_task
+from genius.quantize.recall import exact_hits
 
 
 def task_hits(data: TrainingSet, query: Tensor, item: Tensor, k: int = 5) -> dict[str, float]:
     """Share of queries with a positive among the `k` nearest items, per task; `hit@k` is their mean."""
     pairs = rows_of(data).to(query.device)
-    found = hits(F.normalize(query.float(), dim=1), F.normalize(item.float(), dim=1), pairs, k)
-    rates = {
-        name: float(found[pairs.task == number].float().mean()) for number, name in enumerate(data.tasks)
-    }
-    return {f"hit@{k}": mean_over_tasks(found, pairs.task), **rates}
+    found = exact_hits(F.normalize(query.float(), dim=1), F.normalize(item.float(), dim=1), pairs, k)
+    rates = rate_by_task(found, pairs.task).tolist()
+    return {f"hit@{k}": mean_over_tasks(found, pairs.task), **dict(zip(data.tasks, rates, strict=True))}
 
 
 def hit_rates(data: TrainingSet, embed: EmbedRows, device: torch.device) -> dict[str, float]:

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from genius.data.pairs import PairRows, Pairs
+from genius.hit_rate import hits, mean_over_tasks
 from genius.quantize.model import ROWS_AT_ONCE, Quantizer
 
 SCORES_AT_ONCE = 1 << 26  # query-item scores in memory at a time
@@ -36,9 +37,9 @@ def code_recall(quantizer: Quantizer, pairs: Pairs, k: int = 5) -> dict[str, flo
     codes = quantizer.encode(item, pairs.item_modality)
     quantized = quantizer.decode(codes)
     return {
-        f"hit@{k}": mean_over_tasks(hits(query, quantizer.directions(codes), pairs, k), pairs.task),
-        f"hit@{k}_sum": mean_over_tasks(hits(query, quantized, pairs, k), pairs.task),
-        f"hit@{k}_z": mean_over_tasks(hits(query, item, pairs, k), pairs.task),
+        f"hit@{k}": exact_hit_rate(query, quantizer.directions(codes), pairs, k),
+        f"hit@{k}_sum": exact_hit_rate(query, quantized, pairs, k),
+        f"hit@{k}_z": exact_hit_rate(query, item, pairs, k),
         "error": float((item - quantized).square().sum(1).mean()),
     }
 
@@ -49,23 +50,21 @@ def phi_recall(pairs: Pairs, k: int = 5) -> float:
     item = torch.arange(pairs.items, device=pairs.device)
     query_phi = F.normalize(torch.add(*pairs.query_parts(query)), dim=1)
     item_phi = F.normalize(torch.add(*pairs.item_parts(item)), dim=1)
-    return mean_over_tasks(hits(query_phi, item_phi, pairs, k), pairs.task)
+    return exact_hit_rate(query_phi, item_phi, pairs, k)
+
+
+def exact_hit_rate(query: Tensor, item: Tensor, pairs: Pairs, k: int) -> float:
+    """Hit rate of exact search for queries (n, dim) among items (m, dim), the mean over the tasks."""
+    return mean_over_tasks(exact_hits(query, item, pairs, k), pairs.task)
 
 
 @torch.no_grad()
-def hits(query: Tensor, item: Tensor, pairs: PairRows, k: int) -> Tensor:
+def exact_hits(query: Tensor, item: Tensor, pairs: PairRows, k: int) -> Tensor:
     """Whether each query (n, dim) has a positive among its k best items (m, dim), bool (n,)."""
     found = []
     chunk = max(1, SCORES_AT_ONCE // len(item))
     for start in range(0, len(query), chunk):
         best = (query[start : start + chunk] @ item.T).topk(min(k, len(item))).indices  # (chunk, k)
         rows = torch.arange(start, start + len(best), device=query.device)
-        found.append(pairs.are_positive(rows[:, None], best).any(1))
+        found.append(hits(pairs.are_positive(rows[:, None], best), k))
     return torch.cat(found)
-
-
-def mean_over_tasks(hit: Tensor, task: Tensor) -> float:
-    """The mean over the tasks of each task's hit rate; both (n,), for each query."""
-    queries = torch.bincount(task)
-    hits = torch.bincount(task, weights=hit.double())
-    return float((hits / queries)[queries > 0].mean())
