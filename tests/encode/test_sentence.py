@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from genius.encode.base import Encoder, load_encoder
 from genius.encode.dual import DualEncoder
-from genius.encode.sentence import load
+from genius.encode.sentence import SentenceEncoder, load
 from genius.errors import BadInput, ModelMismatch, ModelNotFound
 
 TEXTS = ["a red dog", "cat", "the blue cat on the mat", "dog " * 100, "a"]
@@ -153,6 +153,20 @@ def test_a_model_without_its_own_pooler_loads(folder: Path) -> None:
     assert len(without) < len(tensors)
     save_file(without, folder / "model.safetensors", {"format": "pt"})
     assert np.array_equal(load(folder).encode_texts(TEXTS), before)
+
+
+def test_of_an_encoder_decoder_only_the_encoder_is_read(folder: Path) -> None:
+    from transformers import T5Config, T5EncoderModel
+
+    shape = {"d_model": WIDTH, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 2}
+    model = T5EncoderModel(T5Config(**shape, vocab_size=len(WORDS), dropout_rate=0)).eval()
+    model.save_pretrained(folder)
+    encoder = load(folder)
+    assert isinstance(encoder, SentenceEncoder)
+    ids = encoder.prepare_texts(TEXTS[:1]) - 1
+    with torch.no_grad():
+        expected = model(input_ids=ids).last_hidden_state.mean(dim=1).numpy()
+    assert np.allclose(encoder.encode_texts(TEXTS[:1]), expected, atol=1e-5)
 
 
 def test_images_are_refused(folder: Path, photos: list[Image.Image]) -> None:

@@ -171,6 +171,8 @@ def dual_encoder_class(folder: Path) -> Any:
 def _preprocess(folder: Path, config: Any) -> Preprocess:
     """The folder's preprocessing; it must give the square that the image tower has positions for."""
     side = getattr(getattr(config, "vision_config", None), "image_size", None)
+    if isinstance(side, list | tuple) and len(set(side)) == 1:
+        side = side[0]
     default = Preprocess(side if isinstance(side, int) else 224)
     if config.model_type in SQUEEZED:
         default = Preprocess(default.side, keep_ratio=False, mean=HALF, std=HALF)

@@ -108,7 +108,7 @@ def load_model(model_class: Any, folder: Path, *, extra: bool = False, unused: s
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # named below, with all others
             )
-    except (OSError, ValueError, TypeError, RuntimeError, KeyError, SafetensorError) as error:
+    except (OSError, ValueError, TypeError, RuntimeError, KeyError, ImportError, SafetensorError) as error:
         raise ModelMismatch(f"{folder} does not hold a {model_class.__name__} ({error})") from None
     found["unexpected_keys"] = [] if extra else found["unexpected_keys"]
     if unused:
@@ -128,6 +128,11 @@ def load_tokenizer(folder: Path, vocabulary: int) -> Any:
     try:
         with quiet():
             tokenizer = loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except ImportError:
+        raise ModelNotFound(
+            f"the tokenizer in {folder} needs sentencepiece: copy the model's tokenizer.json into it, or run "
+            "`pip install sentencepiece protobuf`"
+        ) from None
     except Exception as error:  # damaged json, missing files and unknown classes raise different kinds
         reason = str(error).strip().split("\n")[0]
         raise ModelMismatch(f"no usable tokenizer in {folder} ({reason}): fetch its files again") from None

@@ -39,6 +39,7 @@ EXAMPLE = "sentence-transformers/all-MiniLM-L6-v2"
 MODULES = "modules.json"
 SETTINGS = "sentence_bert_config.json"
 PROMPTS = "config_sentence_transformers.json"
+ENCODER_CLASSES = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel"}  # of models that also have a decoder
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     name: getattr(nn, name) for name in ("Identity", "Tanh", "ReLU", "GELU", "Sigmoid", "SiLU")
 }
@@ -175,7 +176,7 @@ def load(source: str | Path | None, device: str = "cpu") -> Encoder:
     config = load_config(first.folder)
     pools = _pools(others[0].folder / CONFIG)
     layers = nn.Sequential(*(_layer(step) for step in others[1:]))
-    model = _transformer(first.folder)
+    model = _transformer(first.folder, config.model_type)
     tokenizer = load_tokenizer(first.folder, config.vocab_size)
     settings = _settings(first.folder / SETTINGS)
     encoder = SentenceEncoder(
@@ -212,11 +213,12 @@ def read_steps(folder: Path) -> list[Step]:
     return steps
 
 
-def _transformer(folder: Path) -> Any:
-    """The transformer; its pooling layer, if its class has one, is not used."""
-    from transformers import AutoModel
+def _transformer(folder: Path, model_type: str) -> Any:
+    """The transformer, without a decoder; its pooling layer, if its class has one, is not used."""
+    import transformers
 
-    return load_model(AutoModel, folder, extra=True, unused="pooler")
+    model_class = getattr(transformers, ENCODER_CLASSES.get(model_type, "AutoModel"))
+    return load_model(model_class, folder, extra=True, unused="pooler")
 
 
 def _pools(file: Path) -> list[Pool]:
