@@ -7,6 +7,8 @@ the model's own files.
 
 from __future__ import annotations
 
+import re
+import string
 from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
@@ -24,6 +26,7 @@ from genius.encode.pretrained import (
     load_config,
     load_model,
     load_tokenizer,
+    tokenizer_class,
 )
 from genius.encode.towers import TwoTowers
 from genius.errors import ModelMismatch, ModelNotFound
@@ -31,6 +34,7 @@ from genius.errors import ModelMismatch, ModelNotFound
 EXAMPLE = "openai/clip-vit-base-patch32"
 # their text towers pool the last position and were trained on texts padded to the full length
 FIXED_LENGTH = frozenset({"siglip", "siglip2", "tipsv2"})
+LOWER_CASE = frozenset({"siglip", "siglip2"})  # unless do_lower_case says otherwise
 SQUEEZED = frozenset({"siglip", "siglip2", "align"})  # where the files leave it open: no crop, -1…1
 ANY_SIDE = frozenset({"align"})  # convolutions: the config's image_size says nothing
 HALF = (0.5, 0.5, 0.5)
@@ -56,7 +60,6 @@ class DualEncoder(TwoTowers):
         self.source = source  # path, or hub name and commit
         self.fixed_length = self.module.config.model_type in FIXED_LENGTH
         self.masks = not self.fixed_length or "attention_mask" in tokenizer.model_input_names
-        self.lower_case = _asks_for_lower_case(tokenizer)
         self._fingerprint = fingerprint
         self._dim = self._probe()
 
@@ -136,6 +139,7 @@ def load(source: str | Path | None, device: str = "cpu") -> DualEncoder:
     model = load_model(model_class, folder, extra=True)
     text = getattr(model.config, "text_config", model.config)
     tokenizer = load_tokenizer(folder, text.vocab_size)
+    _normalize_as_trained(tokenizer, model.config.model_type, tokenizer_class(folder))
     return DualEncoder(
         model,
         tokenizer,
@@ -185,12 +189,24 @@ def _preprocess(folder: Path, config: Any) -> Preprocess:
     return preprocess
 
 
-def _asks_for_lower_case(tokenizer: Any) -> bool:
-    """Whether the tokenizer's config asks for lower case and its normalizer does not see to it.
+def _normalize_as_trained(tokenizer: Any, family: str, tokenizer_class: str) -> None:
+    """Let the tokenizer clean texts as in training, where its own class or the config does not see to it.
 
-    SigLIP 2 says `do_lower_case` and uses Gemma's tokenizer, which ignores it.
+    SigLIP 2 uses Gemma's tokenizer, which knows no lower case. SigLIP's own class, which needs the package
+    sentencepiece, also removes punctuation; tokenizer.json may not.
     """
+    from tokenizers import Regex, normalizers
+
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None or not tokenizer.init_kwargs.get("do_lower_case"):
-        return False
-    return backend.normalizer is None or "A" in backend.normalizer.normalize_str("A")
+    if backend is None:  # a class in Python, which does all of it
+        return
+    steps: list[Any] = []
+    keeps_case = backend.normalizer is None or "A" in backend.normalizer.normalize_str("A")
+    if keeps_case and tokenizer.init_kwargs.get("do_lower_case", family in LOWER_CASE):
+        steps.append(normalizers.Lowercase())
+    if tokenizer_class == "SiglipTokenizer":
+        marks = normalizers.Replace(Regex(f"[{re.escape(string.punctuation)}]"), "")
+        steps += [marks, normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+    if steps:
+        own = [backend.normalizer] if backend.normalizer else []
+        backend.normalizer = normalizers.Sequence([*steps, *own])

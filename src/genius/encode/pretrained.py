@@ -124,7 +124,9 @@ def load_tokenizer(folder: Path, vocabulary: int) -> Any:
 
     if not any((folder / name).is_file() for name in TOKENIZER_FILES):  # transformers would make an empty one
         raise ModelNotFound(f"no tokenizer in {folder}: copy the model's tokenizer.json into it")
-    loader: Any = PreTrainedTokenizerFast if _is_sentencepiece_class(folder) else AutoTokenizer
+    # these classes need the package sentencepiece; what tokenizer.json says is read without it
+    whole = (folder / "tokenizer.json").is_file() and tokenizer_class(folder) in SENTENCEPIECE_CLASSES
+    loader: Any = PreTrainedTokenizerFast if whole else AutoTokenizer
     try:
         with quiet():
             tokenizer = loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -186,15 +188,12 @@ def _refuse_no_config(folder: Path) -> None:
         raise ModelNotFound(f"no {CONFIG} in {folder}: give the folder of a model saved by transformers")
 
 
-def _is_sentencepiece_class(folder: Path) -> bool:
-    """Whether the tokenizer's class needs the package sentencepiece although tokenizer.json says it all."""
+def tokenizer_class(folder: Path) -> str:
+    """The class that tokenizer_config.json names, or nothing."""
     file = folder / "tokenizer_config.json"
-    if not file.is_file() or not (folder / "tokenizer.json").is_file():
-        return False
-    with suppress(ValueError, AttributeError):  # a damaged file: loading says so
-        name = json.loads(file.read_text(encoding="utf-8")).get("tokenizer_class")
-        return name in SENTENCEPIECE_CLASSES
-    return False
+    with suppress(OSError, ValueError, AttributeError):  # a damaged file: loading the tokenizer says so
+        return str(json.loads(file.read_text(encoding="utf-8")).get("tokenizer_class") or "")
+    return ""
 
 
 def refuse_pickles(folder: Path) -> None:
