@@ -277,6 +277,14 @@ def test_the_key_is_asked_for(engine):
             assert client.get(path).status_code == 200
 
 
+def test_health_is_told_when_no_other_request_is_let_in(engine):
+    with client_of(engine, limits=Limits(requests=0, open_requests=0)) as client:
+        for path in ("/", "/docs", "/v1/stats"):
+            assert client.get(path).status_code == 503
+        for path in ("/healthz", "/readyz"):
+            assert client.get(path).status_code == 200
+
+
 def test_other_sites_cannot_ask_through_a_browser(engine):
     with client_of(engine, origins=["https://friend.example"]) as client:
         post = {"json": {"text": "red"}}
