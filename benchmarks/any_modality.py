@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from genius.data.base import LabelledQuery, open_dataset
 from genius.data.instructions import default_instruction
+from genius.evaluate.cache import read_items, read_queries
 from genius.evaluate.embeddings import Embedder, EncodedPool
-from genius.evaluate.inputs import read_items, read_queries
 from genius.model import Model
 from genius.query.merging import backgrounds, merge_rankings
 from genius.query.view import SAMPLE

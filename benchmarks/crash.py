@@ -10,7 +10,7 @@ and reads the index back: every acknowledged operation must be there, the one in
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import random
 import signal
 import sqlite3
@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from _harness import Timer, run
@@ -28,15 +27,6 @@ from genius.store.check import check
 from genius.store.index import Index
 
 WORKER = Path(__file__).parents[1] / "tests" / "faults" / "store_worker.py"
-
-
-def load_worker() -> ModuleType:
-    """The module that the fault tests use, too."""
-    spec = importlib.util.spec_from_file_location("store_worker", WORKER)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def killed(folder: Path, seed: int, seconds: float) -> list[str]:
@@ -55,7 +45,8 @@ def killed(folder: Path, seed: int, seconds: float) -> list[str]:
 
 def kill_often(folder: Path, trials: int, seed: int) -> dict[str, Any]:
     """All trials on one index; raises at the first loss."""
-    worker = load_worker()
+    sys.path.append(str(WORKER.parent))
+    worker = importlib.import_module("store_worker")  # of the fault tests
     worker.create(folder)
     chance = random.Random(seed)
     state: dict[str, int] = {}

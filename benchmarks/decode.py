@@ -21,7 +21,6 @@ usual ones.
 from __future__ import annotations
 
 import os
-import statistics
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -31,14 +30,11 @@ import numpy as np
 import torch
 from _harness import Call, Timer, run, side_by_side
 from numpy.typing import NDArray
-from pools import skewed_codes
+from pools import random_decoder, recall_at, skewed_codes
 
 from genius.convert.decoder import to_released
-from genius.decode.init import initialise
 from genius.decode.model import Decoder
-from genius.decode.shape import DecoderShape
 from genius.search.options import SearchOptions
-from genius.search.rank import RankedItems
 from genius.search.searcher import Searcher
 from genius.search.segment import TrieSegment
 from genius.search.trie import Trie
@@ -61,8 +57,7 @@ def main(
     repeats: int = 3,
 ) -> Iterator[dict[str, Any]]:
     torch.set_num_threads(1)
-    decoder = Decoder(DecoderShape.preset("t5-small", DIM, SIZES)).eval()
-    initialise(decoder, torch.Generator().manual_seed(0))
+    decoder = random_decoder("t5-small", DIM, SIZES)
     rng = np.random.default_rng(0)
     searcher = Searcher([rng.normal(size=(size, DIM)).astype(np.float32) for size in SIZES], decoder)
     z = rng.normal(size=(16, DIM)).astype(np.float32)
@@ -88,7 +83,8 @@ def main(
     result["bfloat16, all cores"] = by_the_clock(calls, repeats)
     result["bfloat16 over transformers in float32"] = across(result)
     again = searcher.search(pool, z, SEARCHES["full depth"])
-    result["same of the 10 best in bfloat16"] = agreement(reference, again)
+    rows = ([answer.rows for answer in answers] for answers in (again, reference))
+    result["same of the 10 best in bfloat16"] = recall_at(10, *rows)
     yield result
 
 
@@ -176,12 +172,6 @@ def count_macs(call: Call) -> float:
     with FlopCounterMode(display=False) as counter:
         call(0)
     return float(counter.get_total_flops()) / 2
-
-
-def agreement(ours: list[RankedItems], others: list[RankedItems]) -> float:
-    """The share of the 10 best items that are the same."""
-    shares = [len(set(a.rows[:10]) & set(b.rows[:10])) / 10 for a, b in zip(ours, others, strict=True)]
-    return round(statistics.mean(shares), 3)
 
 
 def flatness(searcher: Searcher, z: Floats, sizes: list[int], repeats: int) -> dict[str, dict[str, float]]:

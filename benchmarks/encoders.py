@@ -23,23 +23,7 @@ from PIL import Image
 from genius.encode.base import Encoder, load_encoder
 
 IMAGES, TEXTS, ROUNDS = 32, 128, 3
-WORDS = [
-    "a",
-    "small",
-    "brown",
-    "dog",
-    "runs",
-    "over",
-    "the",
-    "green",
-    "lawn",
-    "with",
-    "red",
-    "ball",
-    "in",
-    "its",
-    "mouth",
-]
+WORDS = ["a", "small", "brown", "dog", "runs", "over", "the", "green", "lawn", "with", "red", "ball"]
 
 
 def clip_base(folder: Path) -> Encoder:
@@ -52,12 +36,8 @@ def clip_base(folder: Path) -> Encoder:
     config = CLIPConfig(vision_config={"patch_size": 16})
     torch.manual_seed(0)
     CLIPModel(config).save_pretrained(folder)
-    token_ids = {
-        "<pad>": 0,
-        "<start>": 49406,
-        "<end>": 49407,
-        **{word: row for row, word in enumerate(WORDS, 1)},
-    }
+    token_ids = {"<pad>": 0, "<start>": 49406, "<end>": 49407}
+    token_ids |= {word: row for row, word in enumerate(WORDS, 1)}
     tokenizer = Tokenizer(WordLevel(token_ids, unk_token="<pad>"))
     tokenizer.pre_tokenizer = Whitespace()
     fast = PreTrainedTokenizerFast(

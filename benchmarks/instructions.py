@@ -20,8 +20,8 @@ from _harness import run
 
 from genius.data.base import LabelledQuery, open_dataset
 from genius.data.instructions import DEFAULTS
+from genius.evaluate.cache import read_items, read_queries
 from genius.evaluate.embeddings import Embedder
-from genius.evaluate.inputs import read_items, read_queries
 from genius.model import Model
 from genius.types import Modality
 

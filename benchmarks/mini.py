@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from genius.config import OptimiserConfig
 from genius.data.base import open_dataset
+from genius.data.report import Report
 from genius.data.training_set import TrainingSet, read_training_set
 from genius.encode.mini.distill import start
 from genius.encode.mini.efficientnet import HIDDEN
@@ -31,8 +32,9 @@ from genius.encode.mini.encoder import MiniEncoder
 from genius.encode.mini.encoder import load as load_mini
 from genius.encode.mini.heads import Heads, train_heads
 from genius.encode.precomputed import read_vectors
-from genius.encode.train import fuse_towers
+from genius.encode.train import TokenTable, fuse_towers, in_chunks
 from genius.pipeline.validation import hit_rates
+from genius.pipeline.vectors import image_vectors
 
 WHEELS = Path("runs/wheels")
 PLAN = OptimiserConfig(steps=1600, batch=1024, rate=2e-3, warmup=50, weight_decay=0.05, check_every=400)
@@ -52,14 +54,9 @@ def text_features(encoder: MiniEncoder, texts: list[str], folder: Path) -> Tenso
     file = folder / f"texts-{digest}.npy"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
-        found = np.empty((len(texts), 384), dtype=np.float16)
-        with torch.inference_mode():
-            for begin in range(0, len(order), 64):
-                rows = order[begin : begin + 64]
-                token_ids = encoder.prepare_texts([texts[row] for row in rows])
-                found[rows] = encoder.module.text.features(token_ids).numpy()
-        np.save(file, found)
+        tokens = TokenTable(texts, encoder, CPU)
+        found = in_chunks(lambda rows: encoder.module.text.features(tokens[rows]), len(texts), CPU)
+        np.save(file, found.half().numpy())
     return torch.from_numpy(np.load(file)).float()
 
 
@@ -112,13 +109,8 @@ def main(data: Path, features: Path, folder: Path = Path("runs/mini-reference"))
 
 def mini_embedder(data: TrainingSet):  # type: ignore[no-untyped-def]
     """Embeddings by row of the embedded encoder as it is shipped."""
-    from genius.data.images import open_image
-
     encoder = load_mini()
-    images = torch.from_numpy(np.concatenate([
-        encoder.encode_images([open_image(file) for file in data.images[begin : begin + 256]])
-        for begin in range(0, len(data.images), 256)
-    ]))  # fmt: skip
+    images = torch.from_numpy(image_vectors(encoder, data.images, Report()))
     texts = torch.from_numpy(encoder.encode_texts(list(data.texts)))
     return lambda image_rows, text_rows: fuse_towers(
         image_rows, text_rows, images.__getitem__, texts.__getitem__

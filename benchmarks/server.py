@@ -20,15 +20,19 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from _harness import Timer, run, spread
 
 from genius import Client
 from genius.client import ServerError
+
+if TYPE_CHECKING:
+    from genius.engine import Engine
 
 PROGRAM = (sys.executable, "-c", "from genius.cli import main; main()")
 CLIENTS = 32
@@ -126,43 +130,39 @@ class Server:
 
 
 class Bare:
-    """The engine in a process of its own, which answers on demand how many queries a second it does."""
+    """The engine in a process of its own."""
 
     def __init__(self, folder: Path) -> None:
-        began = time.perf_counter()
-        command = [sys.executable, __file__, "--bare", str(folder)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "ready\n"
-        self.start_s = time.perf_counter() - began
+        with Timer() as timer:
+            self._worker = ProcessPoolExecutor(1, get_context("spawn"), _open_engine, (folder,))
+            self.pid = self._worker.submit(os.getpid).result()
+        self.start_s = timer.seconds
 
     def answer(self, seconds: float) -> int:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(f"{seconds}\n")
-        self.process.stdin.flush()
-        return int(self.process.stdout.readline())
+        """How many queries it answers in that time."""
+        return self._worker.submit(_search_on, seconds).result()
 
     def stop(self) -> None:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.close()
-        self.process.wait(30)
-        self.process.stdout.close()
+        self._worker.shutdown()
 
 
-def serve_bare(folder: Path) -> None:
-    """What runs in the process of `Bare`."""
+_opened: list[Engine] = []  # in the process of `Bare`
+
+
+def _open_engine(folder: Path) -> None:
     from genius.engine import Engine
 
+    _opened.append(Engine.open(folder))
+    _opened[0].search("first", k=1)
+
+
+def _search_on(seconds: float) -> int:
     chance = random.Random(1)
-    with Engine.open(folder) as engine:
-        engine.search("first", k=1)
-        print("ready", flush=True)
-        for line in sys.stdin:
-            done, began = 0, time.perf_counter()
-            while time.perf_counter() - began < float(line):
-                engine.search_batch([phrase(chance) for _ in range(BATCH)], want="text")
-                done += BATCH
-            print(done, flush=True)
+    done, began = 0, time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        _opened[0].search_batch([phrase(chance) for _ in range(BATCH)], want="text")
+        done += BATCH
+    return done
 
 
 def ask_all(client: Client, seconds: float) -> int:
@@ -208,7 +208,7 @@ def compare(folder: Path, seconds: float, rounds: int) -> dict[str, Any]:
             ask_all(client, min(1.0, seconds))
             pairs = [
                 (
-                    rate_of([engine.process.pid], lambda: engine.answer(seconds)),
+                    rate_of([engine.pid], lambda: engine.answer(seconds)),
                     rate_of([server.process.pid], lambda: ask_all(client, seconds)),
                 )
                 for _ in range(rounds)
@@ -252,12 +252,7 @@ def fill(folder: Path, items: int, program: Sequence[str] = PROGRAM, *options: s
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def main(
-    model: str = "mini", items: int = 500, seconds: float = 5.0, rounds: int = 7, bare: Path | None = None
-) -> dict[str, Any]:
-    if bare is not None:  # the process of `Bare`
-        serve_bare(bare)
-        sys.exit()
+def main(model: str = "mini", items: int = 500, seconds: float = 5.0, rounds: int = 7) -> dict[str, Any]:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as folder:
         index = Path(folder) / "index"

@@ -197,13 +197,12 @@ def generate(args: SpeedOptions) -> Iterator[Figures]:
     items = 20_000 if args.tiny else 1_000_000
     model = Model.load("mini")
     assert model.decoder is not None
-    books = [np.asarray(book) for book in model.quantizer.residual.codebooks()]
     codes = QuantizedPool(DIM, args.tiny, args.cache).codes(items)
     more = range(len(model.sizes) - LEVELS)  # levels of the model that the pool lacks
     codes = np.stack([*codes.T, *(np.roll(codes[:, 1 + n % 8], 7919 * (n + 1)) for n in more)], axis=1)
     trie = Trie.build(codes[:, : len(model.sizes)], model.sizes)
     searches = {
-        precision: PoolSearch(Searcher(books, model.decoder, precision=precision), trie)
+        precision: PoolSearch(Searcher(model.codebooks(), model.decoder, precision=precision), trie)
         for precision in ("float32", "bfloat16", "int8")
     }
 
@@ -276,13 +275,13 @@ def profile(args: SpeedOptions) -> Iterator[Figures]:
 def rows(args: SpeedOptions) -> Iterator[Figures]:
     """What the shortcuts cost on the benchmark's rows (`--data`): hit rates with the embedded model."""
     from genius.data.base import open_dataset
-    from genius.evaluate.code_search import CodeSearch
     from genius.evaluate.evaluator import Evaluator
+    from genius.evaluate.options import EvalOptions
+    from genius.evaluate.systems import CodeSearch
     from genius.model import Model
 
     assert args.data is not None and args.cache is not None, "give --data and --cache"
     model = Model.load("mini")
-    books = [np.asarray(book) for book in model.quantizer.residual.codebooks()]
     searches = {
         "generate, full search": DECODER("none"),
         "generate, full search, fixed shape": DECODER("none", fixed=True),
@@ -297,12 +296,11 @@ def rows(args: SpeedOptions) -> Iterator[Figures]:
         "lookup, codes, fixed shape": LOOKUP("codes", fixed=True),
         "lookup, vectors, fixed shape": LOOKUP("vectors", fixed=True),
     }
-    evaluator = Evaluator(
-        open_dataset("mbeir", args.data), model, setting="universal", split="val", cache=args.cache,
-        limit=5 if args.tiny else 100,
-    )  # fmt: skip
-    systems = [CodeSearch(name, books, options, model.decoder) for name, options in searches.items()]
-    fixed, name = FIXED["early stop, fixed shape"], "generate, early stop, fixed shape, int8"
+    options = EvalOptions(split="val", limit=5 if args.tiny else 100)
+    evaluator = Evaluator(open_dataset("mbeir", args.data), model, options, args.cache)
+    books, fixed = model.codebooks(), FIXED["early stop, fixed shape"]
+    systems = [CodeSearch(name, books, how, model.decoder) for name, how in searches.items()]
+    name = "generate, early stop, fixed shape, int8"
     systems.append(CodeSearch(name, books, fixed, model.decoder, precision="int8"))
     found = evaluator.run(systems, names={"data": "bench", "model": "mini"}).as_json()
     metrics = ("hit@1", "hit@5", "hit@10", "mrr")

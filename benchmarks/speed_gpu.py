@@ -186,17 +186,18 @@ def _exact(source: SyntheticPool, items: int, z: Floats, args: SpeedOptions) -> 
     queries = torch.from_numpy(z).to(args.device)
     truth = torch.cat([(queries[a : a + 64] @ x.T).topk(K).indices for a in range(0, len(z), 64)])
     half = x.bfloat16()
-    row: Figures = {}
-    for batch in (1, 256):
-        spent = _seconds(partial(_nearest, half, queries[:batch].bfloat16()), args.device)
-        row[f"batch {batch}"] = {"queries_per_s": batch / spent}
+    row = _exact_rates(half, queries.bfloat16(), (1, 256), args.device)
     found = (queries[:256].bfloat16() @ half.T).topk(K).indices.cpu().numpy()
     row["recall"] = {"10 best": recall_at(K, list(found), list(truth[: len(found)].cpu().numpy()))}
     return list(truth.cpu().numpy()), row
 
 
-def _nearest(x: torch.Tensor, z: torch.Tensor) -> Any:
-    return (z @ x.T).topk(K).indices.cpu()
+def _exact_rates(x: torch.Tensor, z: torch.Tensor, batches: tuple[int, ...], device: str) -> Figures:
+    def nearest(batch: int) -> Any:
+        return (z[:batch] @ x.T).topk(K).indices.cpu()
+
+    times = {batch: _seconds(partial(nearest, batch), device) for batch in batches}
+    return {f"batch {batch}": {"queries_per_s": batch / spent} for batch, spent in times.items()}
 
 
 def exact(args: SpeedOptions) -> Iterator[Figures]:
@@ -204,12 +205,8 @@ def exact(args: SpeedOptions) -> Iterator[Figures]:
     figures: Figures = {}
     kind: Any = {"device": args.device, "dtype": torch.bfloat16}
     for items in (10_000,) if args.tiny else (10_000, 100_000, 1_000_000, 5_600_000):
-        x = F.normalize(torch.randn(items, DIM, **kind), dim=1)
-        rows = {}
-        for batch in (1, 64, 256):
-            z = F.normalize(torch.randn(batch, DIM, **kind), dim=1)
-            rows[f"batch {batch}"] = {"queries_per_s": batch / _seconds(partial(_nearest, x, z), args.device)}
-        figures[str(items)] = rows
+        x, z = (F.normalize(torch.randn(count, DIM, **kind), dim=1) for count in (items, 256))
+        figures[str(items)] = _exact_rates(x, z, (1, 64, 256), args.device)
         del x
     yield figures
 

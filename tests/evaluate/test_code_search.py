@@ -11,9 +11,8 @@ from genius.decode.model import Decoder
 from genius.decode.shape import DecoderShape
 from genius.encode.base import Parts
 from genius.evaluate.baselines.exact import Exact
-from genius.evaluate.code_search import CodeSearch
 from genius.evaluate.embeddings import EncodedPool, EncodedQueries
-from genius.evaluate.systems import System
+from genius.evaluate.systems import CodeSearch, System
 from genius.search.options import SearchOptions
 
 SIZES = (3, 16, 16, 16)

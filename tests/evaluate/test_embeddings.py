@@ -7,8 +7,8 @@ import pytest
 
 from genius.data.mbeir import MBeir
 from genius.errors import BadData
+from genius.evaluate.cache import read_items, read_queries
 from genius.evaluate.embeddings import Embedder
-from genius.evaluate.inputs import read_items, read_queries
 from genius.types import Item
 
 

@@ -15,6 +15,7 @@ from genius.errors import BadData, BadInput
 from genius.evaluate.baselines.exact import Exact
 from genius.evaluate.evaluator import SEARCH_SOURCES, Evaluator
 from genius.evaluate.metrics import NO_ITEM
+from genius.evaluate.options import EvalOptions
 from genius.evaluate.results import source_hash
 
 NAMES = {"data": "colours", "model": "tiny"}
@@ -41,7 +42,7 @@ class Counting(Exact):
 
 
 def evaluate(root, model, cache, setting="local", systems=None, **options):
-    evaluator = Evaluator(MBeir(root.path), model, setting=setting, cache=cache, **options)
+    evaluator = Evaluator(MBeir(root.path), model, EvalOptions(setting, **options), cache)
     return evaluator.run(systems or [Exact()], names=NAMES)
 
 
@@ -133,7 +134,7 @@ def test_answers_are_found_anew_when_the_code_that_finds_them_changes():
 
 
 def test_runs_are_written_and_ir_measures_agrees(colours, tiny_model, tmp_path):
-    evaluator = Evaluator(MBeir(colours.path), tiny_model(), setting="universal", cache=tmp_path / "cache")
+    evaluator = Evaluator(MBeir(colours.path), tiny_model(), EvalOptions(), tmp_path / "cache")
     results = evaluator.run([Exact()], names=NAMES, runs=tmp_path / "runs").as_json()
     file = tmp_path / "runs" / "colours_task0_test_universal.exact.trec"
     qrels = [
@@ -215,12 +216,12 @@ def test_unknown_split_and_setting(colours, tiny_model, tmp_path):
 
 def test_what_is_to_be_encoded_is_known_before(colours, tiny_model, tmp_path):
     model = tiny_model()
-    evaluator = Evaluator(MBeir(colours.path), model, setting="universal", cache=tmp_path)
+    evaluator = Evaluator(MBeir(colours.path), model, EvalOptions(), tmp_path)
     assert evaluator.describe() == "16 items, 16 queries; 8 images and 18 texts to encode"
     assert evaluator.rows == [Row("colours", 0), Row("colours", 3)]
     assert model.encoder.images == 0
     evaluator.run([Exact()], names=NAMES)
-    after = Evaluator(MBeir(colours.path), model, setting="universal", cache=tmp_path).describe()
+    after = Evaluator(MBeir(colours.path), model, EvalOptions(), tmp_path).describe()
     assert after.endswith("all embeddings are cached")
 
 

@@ -221,9 +221,7 @@ def _effects(variant: Variant, base: Sequence[Results], changed: Sequence[Result
         difference = compare_rows(metrics, _averaged(base, system), names).mean
         effects[system] = {
             "mean": mean_over_rows(list(metrics.values()))["headline"],
-            "difference": difference.value,
-            "interval": list(difference.interval),
-            "verdict": difference.verdict,
+            **difference.as_json(),
             "by_seed": [
                 compare_rows(a.metrics_of(system), b.metrics_of(system), names).mean.value
                 for a, b in zip(changed, base, strict=True)

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from genius.data.images import open_image
 from genius.encode.base import Encoder, FusingEncoder, Parts, encode_parts
 from genius.errors import BadData, BadImage
-from genius.evaluate.cache import ArrayCache, Key
-from genius.evaluate.inputs import ABSENT, MODALITIES, Input, Inputs, Progress
+from genius.evaluate.cache import ABSENT, MODALITIES, ArrayCache, Input, Inputs, Key, Progress
 from genius.types import Modality
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +22,10 @@ from safetensors.numpy import load_file, save
 
 from genius.data.base import Dataset, LabelledQuery, Row
 from genius.errors import BadData, BadInput
-from genius.evaluate.cache import key_of
+from genius.evaluate.cache import Inputs, Progress, key_of, read_items, read_queries
 from genius.evaluate.embeddings import Embedder, EncodedPool, EncodedQueries, EncoderOnly
-from genius.evaluate.inputs import Inputs, Progress, read_items, read_queries
 from genius.evaluate.metrics import NO_ITEM, Qrels
+from genius.evaluate.options import EvalOptions
 from genius.evaluate.protocol import DEPTH, SETTINGS, Faults, RowMetrics, RowQrels, match_qrels, row_metrics
 from genius.evaluate.results import Entry, Results, source_hash
 from genius.evaluate.systems import System, TopK
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # the source that can change an answer; a new figure or table costs no search
 SEARCH_SOURCES = (
     *("data", "decode", "encode", "model.py", "quantize", "search", "training", "types.py"),
-    *(f"evaluate/{name}" for name in ("baselines", "code_search.py", "embeddings.py", "inputs.py")),
+    *(f"evaluate/{name}" for name in ("baselines", "cache.py", "embeddings.py", "systems.py")),
 )
 
 
@@ -94,14 +94,6 @@ def _load_answers(file: Path) -> dict[str, NDArray[Any]] | None:
     return cached if {"rows", "scores", "seconds", "size"} <= cached.keys() else None
 
 
-@dataclass(frozen=True, slots=True)
-class RowQueries:
-    """The queries of one row, once for each instruction."""
-
-    row: Row
-    versions: Sequence[Inputs]
-
-
 class Evaluator:
     """One model on one dataset in one setting. Nothing is encoded until `run`."""
 
@@ -109,37 +101,33 @@ class Evaluator:
         self,
         dataset: Dataset,
         model: Model | EncoderOnly,
-        *,
-        setting: str,
-        split: str = "test",
+        options: EvalOptions,
         cache: Path,
-        all_instructions: bool = False,
-        limit: int = 0,
         progress: Progress | None = None,
     ) -> None:
-        if setting not in SETTINGS:
-            raise BadInput(f"unknown setting {setting!r}: choose local or universal")
+        split = options.split
+        if options.setting not in SETTINGS:
+            raise BadInput(f"unknown setting {options.setting!r}: choose local or universal")
         if split not in dataset.splits():
             raise BadInput(f"no split {split!r}: the data has {', '.join(dataset.splits()) or 'none'}")
-        self.setting, self.split, self.limit = setting, split, limit
-        self.all_instructions = all_instructions
+        self.options = options
         self.embedder = Embedder(model, cache, progress)
         self._dataset, self._model, self._cache = dataset, model, cache
-        self._queries = [self._read_queries(row) for row in dataset.rows(split)]
-        self.rows = [queries.row for queries in self._queries]
-        pools: list[Row | None] = [None] if setting == "universal" else [*self.rows]
+        self.rows = list(dataset.rows(split))
+        self._queries = {row: self._read_queries(row) for row in self.rows}
+        pools: list[Row | None] = [None] if options.setting == "universal" else [*self.rows]
         self._pools = {row: read_items(dataset.pool(split, row), fuses=self.embedder.fuses) for row in pools}
 
     @property
     def query_inputs(self) -> list[Inputs]:
         """The queries of each row, under their first instruction."""
-        return [queries.versions[0] for queries in self._queries]
+        return [versions[0] for versions in self._queries.values()]
 
     def describe(self) -> str:
         """Counts of items and queries, and what is still to encode, in a line."""
         images, texts = self.embedder.count_missing(self._all_inputs())
         items = sum(map(len, self._pools.values()))
-        queries = sum(len(version) for row in self._queries for version in row.versions)
+        queries = sum(len(version) for versions in self._queries.values() for version in versions)
         missing = f"{images:,} images and {texts:,} texts to encode" if images or texts else ""
         return f"{items:,} items, {queries:,} queries; {missing or 'all embeddings are cached'}"
 
@@ -163,11 +151,10 @@ class Evaluator:
         entries: list[Entry] = []
         not_run: list[dict[str, Any]] = []
         for pool, group in self._groups():
-            encoded = {q.row: [self.embedder.queries(version) for version in q.versions] for q, _ in group}
+            encoded = {row: list(map(self.embedder.queries, self._queries[row])) for row in group}
             for name, seeds in by_name.items():
                 searches = [CachedSearch(s, pool, self._cache, self._model.fingerprint) for s in seeds]
-                for queries, matched in group:
-                    row = queries.row
+                for row, matched in group.items():
                     if not seeds[0].supports(row):
                         left = {"system": name, "dataset": row.dataset, "task": row.task}
                         not_run.append(left | {"reason": "not made for this task"})
@@ -182,16 +169,16 @@ class Evaluator:
         order = list(by_name)
         entries.sort(key=lambda e: (order.index(e.metrics.system), self.rows.index(e.metrics.row)))
         return Results(
-            setting=self.setting,
-            split=self.split,
+            setting=self.options.setting,
+            split=self.options.split,
             fingerprint=self._model.fingerprint,
             entries=entries,
             systems_used={
                 name: dict(seeds[0].settings) | ({"seeds": len(seeds)} if len(seeds) > 1 else {})
                 for name, seeds in by_name.items()
             },
-            instructions="all" if self.all_instructions else "chosen by a hash of the query id",
-            limit=self.limit,
+            instructions="all" if self.options.all_instructions else "chosen by a hash of the query id",
+            limit=self.options.limit,
             not_run=not_run,
             reading=list(self._dataset.report.lines()),
             **names,
@@ -199,12 +186,12 @@ class Evaluator:
 
     def universal(self) -> tuple[EncodedPool, EncodedQueries, Qrels]:
         """The universal pool, and the queries of all rows one after the other with their qrels."""
-        if self.setting != "universal":
+        if self.options.setting != "universal":
             raise BadInput("queries of all rows share a pool in the universal setting only")
         self.embedder.encode(self._all_inputs())
         ((pool, group),) = self._groups()
-        queries = EncodedQueries.concat([self.embedder.queries(q.versions[0]) for q, _ in group])
-        return pool, queries, Qrels.concat([matched.qrels for _, matched in group])
+        queries = EncodedQueries.concat([self.embedder.queries(self._queries[row][0]) for row in group])
+        return pool, queries, Qrels.concat([matched.qrels for matched in group.values()])
 
     def _entry(
         self,
@@ -220,7 +207,7 @@ class Evaluator:
         faults = Faults(unreadable_queries=invalid, unreadable_items=len(pool.unreadable))
 
         def metrics(lists: Sequence[NDArray[np.integer]]) -> RowMetrics:
-            return row_metrics(row, self.setting, system, matched, lists, len(pool), faults)
+            return row_metrics(row, self.options.setting, system, matched, lists, len(pool), faults)
 
         by_seed = [[top.rows for top, _ in versions] for versions in answers]
         return Entry(
@@ -233,36 +220,35 @@ class Evaluator:
             seeds=[metrics(versions).headline for versions in by_seed] if len(by_seed) > 1 else [],
         )
 
-    def _groups(self) -> Iterator[tuple[EncodedPool, list[tuple[RowQueries, RowQrels]]]]:
+    def _groups(self) -> Iterator[tuple[EncodedPool, dict[Row, RowQrels]]]:
         """Each pool with the rows that are searched in it and their qrels; one pool is held at a time."""
         for pool_row, inputs in self._pools.items():
             pool = self.embedder.pool(inputs)
             row_of = {item: number for number, item in enumerate(pool.ids)}
-            group = [queries for queries in self._queries if pool_row in (None, queries.row)]
-            yield (
-                pool,
-                [
-                    (q, match_qrels(q.row, q.versions[0].ids, self._dataset.qrels(self.split, q.row), row_of))
-                    for q in group
-                ],
-            )
+            group = self.rows if pool_row is None else [pool_row]
+            matched = {}
+            for row in group:
+                qrels = self._dataset.qrels(self.options.split, row)
+                matched[row] = match_qrels(row, self._queries[row][0].ids, qrels, row_of)
+            yield pool, matched
 
     def _all_inputs(self) -> list[Inputs]:
-        return [*self._pools.values(), *(version for row in self._queries for version in row.versions)]
+        return [*self._pools.values(), *chain.from_iterable(self._queries.values())]
 
-    def _read_queries(self, row: Row) -> RowQueries:
-        queries = list(self._dataset.queries(self.split, row))
+    def _read_queries(self, row: Row) -> list[Inputs]:
+        """The queries of a row, once for each instruction."""
+        queries = list(self._dataset.queries(self.options.split, row))
         if not queries:
-            raise BadData(f"{row}: no queries in split {self.split}")
-        if self.limit:
-            chosen = {query.id for query in sorted(queries, key=_shuffle_key)[: self.limit]}
+            raise BadData(f"{row}: no queries in split {self.options.split}")
+        if self.options.limit:
+            chosen = {query.id for query in sorted(queries, key=_shuffle_key)[: self.options.limit]}
             queries = [query for query in queries if query.id in chosen]
         table = self._dataset.instructions
         sentences: list[Callable[[LabelledQuery], str]] = [lambda query: table.chosen(query).sentence]
-        if self.all_instructions:
+        if self.options.all_instructions:
             most = max(len(table.of(query)) for query in queries)
             sentences = [partial(_numbered, table.of, number) for number in range(most)]
-        return RowQueries(row, [read_queries(queries, s, fuses=self.embedder.fuses) for s in sentences])
+        return [read_queries(queries, sentence, fuses=self.embedder.fuses) for sentence in sentences]
 
     def _write_run(
         self, folder: Path, system: str, row: Row, pool: EncodedPool, queries: EncodedQueries, top: TopK
@@ -271,7 +257,7 @@ class Evaluator:
             query: [(pool.ids[i], float(s)) for i, s in zip(rows, scores, strict=True) if i != NO_ITEM]
             for query, rows, scores in zip(queries.ids, top.rows, top.scores, strict=True)
         }
-        name = f"{row.dataset}_task{row.task}_{self.split}_{self.setting}.{system}.trec"
+        name = f"{row.dataset}_task{row.task}_{self.options.split}_{self.options.setting}.{system}.trec"
         write_run(folder / name, lists, system)
 
 

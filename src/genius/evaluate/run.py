@@ -19,9 +19,9 @@ from genius.data.base import Dataset, Row
 from genius.encode.base import load_encoder
 from genius.errors import BadInput
 from genius.evaluate.baselines.exact import Exact
+from genius.evaluate.cache import Progress
 from genius.evaluate.embeddings import EncoderOnly
 from genius.evaluate.evaluator import Evaluator
-from genius.evaluate.inputs import Progress
 from genius.evaluate.options import EvalOptions, Workspace
 from genius.evaluate.protocol import DEPTH, match_qrels, row_metrics
 from genius.evaluate.results import Entry, Results
@@ -116,10 +116,7 @@ def _evaluator(
     progress: Progress | None,
 ) -> Evaluator:
     log(f"reading queries and {options.setting} pools; cached files are found by their content")
-    evaluator = Evaluator(
-        dataset, model, setting=options.setting, split=options.split, cache=workspace.cache,
-        all_instructions=options.all_instructions, limit=options.limit, progress=progress,
-    )  # fmt: skip
+    evaluator = Evaluator(dataset, model, options, workspace.cache, progress)
     log(evaluator.describe())
     return evaluator
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,14 +20,20 @@ from genius.errors import BadInput
 from genius.evaluate.embeddings import Embedder, EncodedPool, EncodedQueries, Floats, Ints
 from genius.evaluate.metrics import NO_ITEM
 from genius.evaluate.options import GenerativeConfig
+from genius.search.options import SearchOptions
+from genius.search.searcher import Searcher
+from genius.search.segment import TrieSegment
+from genius.search.trie import Trie
+from genius.weights import fingerprint_tensors
 
 if TYPE_CHECKING:
+    from genius.decode.model import Decoder
     from genius.evaluate.baselines.generative import TrainingExamples
     from genius.model import Model
-    from genius.search.options import SearchOptions
 
 DECODER_BEAM = 50  # the paper's
 LOOKUP_BEAM = 200
+SEARCH_BATCH = 64
 
 
 class TopK(NamedTuple):
@@ -77,6 +83,65 @@ class System(ABC):
         """What the index takes per item, measured on its arrays: codes, vectors, graphs, ids."""
 
 
+class CodeSearch(System):
+    """The product's own search: by decoder, by lookup or by both, over the trie of codes.
+
+    Vectors for re-ranking are kept as float16, as the store keeps them, and are counted with the trie.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        codebooks: Sequence[NDArray[Any]],
+        options: SearchOptions,
+        decoder: Decoder | None = None,
+        device: str = "cpu",
+        precision: str = "float32",
+    ) -> None:
+        self.name = name
+        self._options = options
+        self._settings = asdict(options) | {
+            "device": device,
+            # a model's fingerprint leaves the decoder out
+            "decoder": "" if decoder is None else fingerprint_tensors(decoder.state_dict()),
+            **({"precision": precision} if precision != "float32" else {}),
+        }
+        self._sizes = [len(book) for book in codebooks]
+        self._searcher = Searcher(codebooks, decoder, device, precision)
+        self._segments: list[TrieSegment] = []
+        self._vectors: NDArray[np.float16] | None = None
+        self._items = 0
+
+    def index(self, pool: EncodedPool) -> None:
+        """Build the trie of the pool's codes; keep its vectors if they are used."""
+        self._segments = [TrieSegment(Trie.build(pool.codes, self._sizes))]
+        self._vectors = pool.phi.astype(np.float16) if self._options.rerank == "vectors" else None
+        self._items = len(pool)
+
+    def search(self, queries: EncodedQueries, k: int) -> TopK:
+        """The `k` best items by the search's own score, or re-ranked; never more than the beam."""
+        top = TopK.empty(len(queries), k)
+        options = replace(self._options, k=min(k, self._options.beam))  # a search widens its beam to k
+        for start in range(0, len(queries), SEARCH_BATCH):
+            part = slice(start, min(start + SEARCH_BATCH, len(queries)))
+            answers = self._searcher.search(
+                self._segments,
+                queries.z[part],
+                options,
+                phi=queries.phi[part],
+                fetch=self._vectors,
+            )
+            for query, answer in enumerate(answers, start=start):
+                top.fill(query, answer.rows, answer.scores)
+        return top
+
+    def bytes_per_item(self) -> float:
+        """The trie's arrays (codes and item numbers) and, if kept, the vectors."""
+        stored = sum(segment.trie.nbytes for segment in self._segments)
+        stored += 0 if self._vectors is None else self._vectors.nbytes
+        return stored / max(self._items, 1)
+
+
 @dataclass
 class SystemContext:
     """What systems are made from."""
@@ -98,8 +163,6 @@ class SystemContext:
         Values chosen for lookup, where a wide beam is cheap, do not serve a decoder, nor the other way round:
         a method of the other kind starts from the paper's beam, or from the usual one of lookup.
         """
-        from genius.search.options import SearchOptions
-
         known = {field.name for field in fields(SearchOptions)}
         values = {name: value for name, value in self.model.search_defaults.items() if name in known}
         default = values.get("method", "lookup")
@@ -135,8 +198,6 @@ def _exact(context: SystemContext) -> System:
 
 def _code_search(name: str, **changes: Any) -> Make:
     def make(context: SystemContext) -> System:
-        from genius.evaluate.code_search import CodeSearch
-
         options = context.options(**changes)
         decoder = None if options.method == "lookup" else context.model.decoder
         if decoder is None and options.method != "lookup":

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genius.data.base import Dataset
+from genius.evaluate.cache import MODALITIES, Progress, read_items
 from genius.evaluate.embeddings import open_or_none
 from genius.evaluate.evaluator import Evaluator
 from genius.evaluate.frontier import modality_codes
-from genius.evaluate.inputs import MODALITIES, Progress, read_items
-from genius.evaluate.options import Workspace
+from genius.evaluate.options import EvalOptions, Workspace
 from genius.model import Model
 from genius.plots.codes import grid, groups
 from genius.plots.maps import Floats, maps
@@ -65,9 +65,7 @@ def map_picture(
 def _evaluator(
     dataset: Dataset, model: Model, split: str, workspace: Workspace, progress: Progress | None
 ) -> Evaluator:
-    return Evaluator(
-        dataset, model, setting="universal", split=split, cache=workspace.cache, limit=100, progress=progress
-    )
+    return Evaluator(dataset, model, EvalOptions(split=split, limit=100), workspace.cache, progress)
 
 
 def _spread(count: int, most: int) -> NDArray[np.int64]:

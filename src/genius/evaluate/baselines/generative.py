@@ -33,9 +33,8 @@ from genius.data.instructions import TASKS
 from genius.errors import BadInput
 from genius.evaluate.baselines import identifiers
 from genius.evaluate.baselines.identifiers import Identifiers
-from genius.evaluate.cache import key_of
+from genius.evaluate.cache import MODALITIES, key_of, read_items, read_queries
 from genius.evaluate.embeddings import Embedder, EncodedPool, EncodedQueries, Floats
-from genius.evaluate.inputs import MODALITIES, read_items, read_queries
 from genius.evaluate.options import GenerativeConfig
 from genius.evaluate.systems import System, TopK
 from genius.search.decoder import search_by_decoder

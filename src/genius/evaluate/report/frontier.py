@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from genius.evaluate.crossovers import Crossover
+from genius.evaluate.frontier import Crossover
 from genius.evaluate.paper import paper
 from genius.evaluate.report.tables import Table, percent
 from genius.evaluate.systems import FAISS

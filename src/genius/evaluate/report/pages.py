@@ -20,14 +20,16 @@ from genius.evaluate.report.frontier import (
     storage_table,
     time_table,
 )
-from genius.evaluate.report.paper import published_table, shares_table, text_to_image_table
 from genius.evaluate.report.tables import (
     Table,
     comparison_table,
     difference,
     overview_table,
     percent,
+    published_table,
     results_table,
+    shares_table,
+    text_to_image_table,
 )
 from genius.evaluate.results import LARGE, OURS_BY_CODES, OURS_BY_VECTORS, SMALL
 from genius.evaluate.systems import GENERATIVE, OURS
