@@ -7,14 +7,17 @@ found again. Once they are in the cache, a pinned name needs no network.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from genius.errors import ModelNotFound
 
 CONFIGS = ("*.json", "*.txt", "*.model")  # small: enough to tell what kind of model it is
 WEIGHTS = ("model.safetensors", "model-*.safetensors")  # never the pickled weights beside them
+INDEX = "model.safetensors.index.json"  # of weights in several files
 HUB_FILES = ("*.json", "*.txt", "*.safetensors")
 _HUB_NAME = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -62,21 +65,33 @@ def _fetch(name: str, revision: str | None, files: Sequence[str]) -> Path:
 
     patterns = list(files)
     if revision and _COMMIT.fullmatch(revision):  # a commit never changes: look into the cache first
-        try:
-            return Path(
+        with suppress(Exception):  # not in the cache, or not all of it: the hub is asked below
+            folder = Path(
                 snapshot_download(name, revision=revision, allow_patterns=patterns, local_files_only=True)
             )
-        except Exception:
-            pass
+            if _is_complete(folder, patterns):
+                return folder
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
     except Exception as error:  # the hub's client raises many kinds; the cure is the same for all
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         wanted = " ".join(f'--include "{pattern}"' for pattern in (*CONFIGS, *WEIGHTS, "*/model.safetensors"))
-        folder = name.split("/")[1]
+        pin = f" --revision {revision}" if revision else ""
+        folder = Path(name.split("/")[1])
         raise ModelNotFound(
             f"{name} is no folder here and could not be fetched from the hub ({reason}): check name and "
             "network, or put config.json, model.safetensors, preprocessor_config.json, tokenizer.json and "
             f"tokenizer_config.json of that model into a folder {folder} and give its path. Where there is a "
-            f"network, `hf download {name} --local-dir {folder} {wanted}` makes this folder"
+            f"network, `hf download {name}{pin} --local-dir {folder} {wanted}` makes this folder"
         ) from None
+
+
+def _is_complete(folder: Path, files: Sequence[str]) -> bool:
+    """Whether the cache has the weights if they are wanted; older clients do not look."""
+    if not any(pattern.endswith(".safetensors") for pattern in files):
+        return True
+    index = folder / INDEX
+    if index.is_file():
+        parts = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        return all((folder / part).is_file() for part in parts)
+    return any(folder.rglob("*.safetensors"))
