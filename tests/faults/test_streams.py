@@ -160,16 +160,16 @@ def unshare() -> None:
 
 def test_no_home_and_no_user(place, unshare):
     program = [f"PYTHONPATH={':'.join(sys.path)}", sys.executable, str(PROGRAM)]
-    for arguments, code in (
-        (["search", "red", "--in", "idx"], 0),
-        (["stats", "--in", "idx"], 0),
-        (["remove", "red.txt", "--in", "idx"], 0),
-        (["--install-completion", "bash"], 2),
+    for arguments, codes in (
+        (["search", "red", "--in", "idx"], {0}),
+        (["stats", "--in", "idx"], {0}),
+        (["remove", "red.txt", "--in", "idx"], {0}),
+        (["--install-completion", "bash"], {1, 2}),  # 1: no shell among the parents of this process
     ):
         done = subprocess.run(
             nobody(*program, *arguments), cwd=place, capture_output=True, timeout=120, check=False
         )
-        assert done.returncode == code, done.stderr
+        assert done.returncode in codes, done.stderr
         assert b"Traceback" not in done.stderr
 
 
