@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from contextlib import suppress
 from functools import partial
@@ -37,7 +38,7 @@ PATIENCE_S = 150.0  # of clients that write: longer than the server lets anythin
 SEARCH_S = 40.0  # the same of a search
 
 
-class Actor:
+class Actor(ABC):
     """A thread that works until it is told to stop, and what it has counted."""
 
     def __init__(self, name: str) -> None:
@@ -58,8 +59,9 @@ class Actor:
         if self._thread.is_alive():
             self._thread.join(PATIENCE_S)
 
+    @abstractmethod
     def _work(self) -> None:
-        raise NotImplementedError
+        """What the thread does until it is told to stop."""
 
 
 class Program(Actor):
