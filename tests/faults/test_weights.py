@@ -171,7 +171,7 @@ def test_files_without_a_state_dict_are_refused(tmp_path: Path) -> None:
     for content, message in (
         ([torch.ones(1)], "no dict of weights"),
         ({}, "no dict of weights"),
-        ({"model": {"a": torch.ones(1), "step": 3}}, "no tensors: step"),
+        ({"model": {"a": torch.ones(1), "step": 3}}, "not tensors: step"),
         ({"module.a": torch.ones(1), "a": torch.ones(1)}, "both with and without"),
     ):
         torch.save(content, tmp_path / "w.pth")
