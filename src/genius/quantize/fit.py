@@ -1,0 +1,76 @@
+"""Codebooks fitted to a collection: from its embeddings alone, without queries or labels.
+
+Level 0 is the mean of each modality, so a gap between the modalities is taken out before the first code. The
+levels after it are k-means of the residuals, refined together (`genius.quantize.refine`). Items are encoded
+with a beam. Fitting works on a sample, so its memory and time do not grow with the collection; encoding reads
+the items in chunks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from genius.errors import BadInput
+from genius.quantize.codebooks import init_codebooks
+from genius.quantize.model import Quantizer
+from genius.quantize.refine import refine
+from genius.quantize.residual import MODALITIES
+from genius.seeding import generator_for
+
+MAX_CODES = 256  # a code is a byte
+MIN_CODES = 16
+ITEMS_PER_CODE = 16  # vectors of the sample for each code of a level; fewer, and codes fit single vectors
+
+
+@dataclass(frozen=True, slots=True)
+class FitOptions:
+    """How codebooks are fitted."""
+
+    item_bytes: int = 15  # bytes of an item's codes, the modality included
+    sample: int = 65_536  # embeddings that the codebooks are fitted to, at most
+    rounds: int = 4  # of refinement
+    encode_beam: int = 8
+    seed: int = 0
+
+
+def fitted_sizes(items: int, item_bytes: int) -> tuple[int, ...]:
+    """Codes per level for a collection of `items`: the modality, then as many levels as there are bytes."""
+    if item_bytes < 2:
+        raise BadInput(f"{item_bytes} bytes an item: level 0 is the modality, so at least 2 are needed")
+    codes = MIN_CODES
+    while codes < MAX_CODES and items >= 2 * codes * ITEMS_PER_CODE:
+        codes *= 2
+    return (MODALITIES, *(codes,) * (item_bytes - 1))
+
+
+def fit_quantizer(embeddings: Tensor, modality: Tensor, options: FitOptions = FitOptions()) -> Quantizer:  # noqa: B008 (frozen)
+    """A quantizer without fusion parameters, fitted to `embeddings` (n, dim) of known `modality` (n,).
+
+    Embeddings are scaled to unit length; those of a sample drawn with the seed are looked at.
+    """
+    if not len(embeddings):
+        raise BadInput("no embeddings to fit codes to: add items first")
+    rows = sample_rows(len(embeddings), options, embeddings.device)
+    z, modality = F.normalize(embeddings[rows].float(), dim=1), modality[rows]
+    if not bool(z.isfinite().all()):
+        raise BadInput("NaN or Inf among the embeddings: mend or leave out those items")
+    sizes = fitted_sizes(len(z), options.item_bytes)
+    quantizer = Quantizer(z.shape[1], sizes, fusion="sum", encode_beam=options.encode_beam).to(z.device)
+    generator = generator_for(z.device, options.seed, "fit")
+    init_codebooks(quantizer.residual, z, modality, generator)
+    refine(
+        quantizer.residual, z, modality, rounds=options.rounds, beam=options.encode_beam, seed=options.seed
+    )
+    return quantizer.eval().requires_grad_(False)
+
+
+def sample_rows(count: int, options: FitOptions, device: torch.device | str = "cpu") -> Tensor:
+    """Rows of `count` embeddings that a fit looks at, ascending: all of them, or a random sample."""
+    if count <= options.sample:
+        return torch.arange(count, device=device)
+    drawn = torch.randperm(count, generator=generator_for("cpu", options.seed, "fit sample"))
+    return drawn[: options.sample].sort().values.to(device)

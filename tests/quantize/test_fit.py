@@ -1,0 +1,98 @@
+import pytest
+import torch
+
+from genius.errors import BadInput
+from genius.quantize.fit import FitOptions, fit_quantizer, fitted_sizes, sample_rows
+
+DIM = 16
+
+
+def collection(n: int = 1500, gap: float = 1.0, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Clustered embeddings of three modalities that lie `gap` apart, not of unit length."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(40, DIM, generator=generator)
+    offset = gap * torch.randn(3, DIM, generator=generator)
+    modality = torch.arange(n) % 3
+    near = centres[torch.randint(40, (n,), generator=generator)] + offset[modality]
+    return 3 * near + torch.randn(n, DIM, generator=generator), modality
+
+
+def error(quantizer, x: torch.Tensor, modality: torch.Tensor) -> float:
+    z = torch.nn.functional.normalize(x, dim=1)
+    return float((z - quantizer.decode(quantizer.encode(z, modality))).square().sum(1).mean())
+
+
+def test_codes_have_the_bytes_asked_for_and_start_with_the_modality():
+    x, modality = collection()
+    quantizer = fit_quantizer(x, modality, FitOptions(item_bytes=6))
+    codes = quantizer.encode(torch.nn.functional.normalize(x, dim=1), modality)
+    assert codes.shape == (len(x), 6)
+    assert torch.equal(codes[:, 0], modality)
+    assert codes.max() < 256
+    assert quantizer.fusion.preset == "sum"
+    assert not quantizer.training
+    assert not any(parameter.requires_grad for parameter in quantizer.parameters())
+
+
+def test_more_bytes_and_more_rounds_lower_the_error():
+    x, modality = collection()
+    by_bytes = [error(fit_quantizer(x, modality, FitOptions(item_bytes=b)), x, modality) for b in (3, 6, 12)]
+    assert by_bytes == sorted(by_bytes, reverse=True)
+    by_rounds = [
+        error(fit_quantizer(x, modality, FitOptions(item_bytes=6, rounds=r)), x, modality) for r in (0, 4)
+    ]
+    assert by_rounds[1] < 0.95 * by_rounds[0]
+
+
+def test_the_same_seed_gives_the_same_codebooks():
+    x, modality = collection(600)
+    first, again, other = (
+        fit_quantizer(x, modality, FitOptions(item_bytes=4, seed=seed)).residual.vectors for seed in (1, 1, 2)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_a_sample_stands_for_the_collection():
+    x, modality = collection(4000)
+    options = FitOptions(item_bytes=6, sample=1000)
+    rows = sample_rows(len(x), options)
+    assert len(rows) == 1000
+    assert torch.equal(rows, rows.unique())  # ascending, each once
+    sampled = fit_quantizer(x[rows], modality[rows], options)
+    assert torch.equal(sampled.residual.vectors, fit_quantizer(x, modality, options).residual.vectors)
+    mean = float((x / x.norm(dim=1, keepdim=True)).var(0).sum())
+    assert error(sampled, x, modality) < 0.2 * mean
+    assert torch.equal(sample_rows(10, options), torch.arange(10))
+
+
+@pytest.mark.parametrize("n", [1, 2, 17])
+def test_small_and_repetitive_collections_are_coded_without_error(n):
+    x, modality = collection(n)
+    assert error(fit_quantizer(x, modality, FitOptions(item_bytes=4)), x, modality) < 1e-3
+    same = x[:1].expand(50, -1)
+    assert (
+        error(
+            fit_quantizer(same, torch.zeros(50, dtype=torch.long), FitOptions()),
+            same,
+            torch.zeros(50, dtype=torch.long),
+        )
+        < 1e-6
+    )
+
+
+def test_sizes_grow_with_the_collection():
+    sizes = [fitted_sizes(items, 15) for items in (10, 1000, 10_000, 10_000_000)]
+    assert all(size[0] == 3 and len(size) == 15 for size in sizes)
+    assert [size[1] for size in sizes] == sorted(size[1] for size in sizes)
+    assert sizes[-1] == (3, *(256,) * 14)
+
+
+def test_bad_input_is_refused_with_a_cure():
+    x, modality = collection(50)
+    with pytest.raises(BadInput, match="add items"):
+        fit_quantizer(x[:0], modality[:0])
+    with pytest.raises(BadInput, match="NaN"):
+        fit_quantizer(torch.where(x > 2, torch.nan, x), modality)
+    with pytest.raises(BadInput, match="at least 2"):
+        fitted_sizes(100, 1)
