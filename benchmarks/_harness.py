@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 RESULTS = Path(__file__).resolve().parent / "results"
+FOLDERS = {"--data": "BENCH", "--photos": "PHOTOS"}  # option: what stands for its value in a command
 Call = Callable[[int], Any]  # number of the repetition
 
 
@@ -80,10 +81,10 @@ def write(file: Path, result: Mapping[str, Any], part: str = "") -> None:
 
 
 def command() -> str:
-    """The command line without --cache and --out, and with BENCH in place of the data's folder."""
+    """The command line without --cache and --out; BENCH and PHOTOS stand for the data's folders."""
     words = [f"python benchmarks/{Path(sys.argv[0]).name}", *without(sys.argv[1:], "--cache", "--out")]
     pairs = zip(["", *words], words, strict=False)
-    return " ".join("BENCH" if before == "--data" else word for before, word in pairs)
+    return " ".join(FOLDERS.get(before, word) for before, word in pairs)
 
 
 def without(arguments: Sequence[str], *names: str) -> list[str]:

@@ -1,16 +1,20 @@
 """Which instruction an engine should put before a query whose user gives none: its default sentence, or none.
 
-    python benchmarks/instructions.py --data BENCH             # benchmarks/results/instructions.json
+    python benchmarks/instructions.py --data BENCH --photos PHOTOS    # benchmarks/results/instructions.json
 
 Every query of the val split is asked for the modality it wants: with the sentence of its dataset, with the
-default sentence of the engine, and with none. Exact search on phi over the items of that modality in
-the universal pool; hit@5 per row, and means over the rows of each kind of query. What is better on val is the
-product's default (`genius.data.instructions:default_instruction`).
+default sentence of its kind, and with none. Exact search on phi over the items of that modality in
+the universal pool; hit@5 per row, and means over the rows of each kind of query.
+
+PHOTOS is a folder of labelled photos of everyday things with a table captions.tsv (file, split, kind, text).
+Each val photo that shares its label with another one asks for the others; precision of the first three.
+What the engine asks with is `genius.data.instructions:engine_instruction`.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import csv
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +23,7 @@ import numpy as np
 from _harness import run
 
 from genius.data.base import LabelledQuery, open_dataset
+from genius.data.images import open_image
 from genius.data.instructions import DEFAULTS
 from genius.evaluate.cache import read_items, read_queries
 from genius.evaluate.embeddings import Embedder
@@ -27,11 +32,51 @@ from genius.types import Modality
 
 MODALITIES = tuple(Modality)
 AT = 5
+FIRST = 3
+SMALL = ("tiny_imagenet/", "intel_scenes/")  # 64 pixels wide
 
 
-def main(data: Path, model: str = "mini", cache: Path = Path("runs/any-cache")) -> dict[str, Any]:
+def labelled_photos(folder: Path) -> tuple[list[Path], list[str]]:
+    """Val photos and their labels, without tiny photos and without labels that only one photo has."""
+    with (folder / "captions.tsv").open(encoding="utf-8", newline="") as table:
+        rows = [
+            (folder / row["file"], row["text"])
+            for row in csv.DictReader(table, delimiter="\t", quoting=csv.QUOTE_NONE)
+            if (row["split"], row["kind"]) == ("val", "label") and not row["file"].startswith(SMALL)
+        ]
+    counts = Counter(label for _, label in rows)
+    kept = [(file, label) for file, label in rows if counts[label] > 1 and file.is_file()]
+    return [file for file, _ in kept], [label for _, label in kept]
+
+
+def photo_figures(model: Model, folder: Path) -> dict[str, Any]:
+    """Precision of the first three other photos, with the default sentence and with none."""
+    files, labels = labelled_photos(folder)
+    pictures = [open_image(file) for file in files]
+    items = model.phi(model.embed_items(pictures, [None] * len(pictures)))
+    names = np.array(labels)
+    found = {}
+    for name, sentence in {"default": DEFAULTS[Modality.IMAGE][Modality.IMAGE], "none": ""}.items():
+        sentences = [sentence] * len(pictures)
+        similar = model.phi(model.embed_queries(pictures, [None] * len(pictures), sentences)) @ items.T
+        np.fill_diagonal(similar, -np.inf)
+        best = np.argsort(-similar, axis=1, kind="stable")[:, :FIRST]
+        right = names[best] == names[:, None]
+        most = np.bincount(best.ravel(), minlength=len(files)).max()
+        found[name] = {
+            "precision@3": round(float(right.mean()), 4),
+            "right first": round(float(right[:, 0].mean()), 4),
+            "most answers that one photo is among": int(most),
+        }
+    return {"photos": len(files), "labels": len(set(labels)), **found}
+
+
+def main(
+    data: Path, photos: Path | None = None, model: str = "mini", cache: Path = Path("runs/any-cache")
+) -> dict[str, Any]:
     dataset = open_dataset("mbeir", data)
-    embedder = Embedder(Model.load(model), cache)
+    loaded = Model.load(model)
+    embedder = Embedder(loaded, cache)
     pool = embedder.pool(read_items(dataset.pool("val"), fuses=embedder.fuses))
     place = {name: number for number, name in enumerate(pool.ids)}
     sentences: dict[str, Callable[[LabelledQuery], str]] = {
@@ -57,7 +102,8 @@ def main(data: Path, model: str = "mini", cache: Path = Path("runs/any-cache")) 
         kind: {name: round(float(np.mean(values)), 4) for name, values in by.items()}
         for kind, by in kinds.items()
     }
-    return {"model": model, "split": "val", "rows": rows, "kinds": means}
+    result = {"model": model, "split": "val", "rows": rows, "kinds": means}
+    return result if photos is None else result | {"photos": photo_figures(loaded, photos)}
 
 
 if __name__ == "__main__":

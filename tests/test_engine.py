@@ -127,8 +127,28 @@ def test_a_free_instruction_searches_everything_at_once(engine, pictures, fake):
 
 
 def test_an_unknown_wish_is_refused(engine):
-    with pytest.raises(BadInput, match="unknown modality"):
+    with pytest.raises(BadInput, match="image, text, pair, any, or a sentence"):
         engine.search("red", want="video")
+
+
+def test_images_ask_without_a_sentence_and_texts_with_one(engine, model, pictures, fake):
+    engine.add([*images(pictures), *texts(fake)])
+
+    def asked(query, **how):
+        engine.search(query, **how)
+        return model.instructions
+
+    blue = pictures / "blue.png"
+    assert asked(blue) == ["", ""] and asked(blue, want="text") == [""]  # one query for each modality
+    assert all(asked("blue")) and all(asked(Query(image=blue, text="but green")))
+    assert asked(blue, instruction="Find its name.") == ["Find its name."]
+    assert asked(blue, want="any", instruction="Find its name.") == ["Find its name."]
+    assert asked(Query(image=blue, instruction="Find it."), want="any") == ["Find it."]
+    assert asked("blue", instruction="") == ["", ""] == asked(Query(text="blue", instruction=""))
+    engine.like("blue", want="image", instruction="Find its twin.")
+    assert model.instructions == ["Find its twin."]
+    with pytest.raises(BadInput, match="two instructions"):
+        engine.search("blue", want="Find this.", instruction="Find that.")
 
 
 def test_a_batch_gives_what_single_searches_give(engine, pictures, fake):

@@ -87,15 +87,15 @@ class Client:
         search: str | None = None,
         rerank: str | None = None,
         beam: int | None = None,
+        instruction: str | None = None,
     ) -> list[Hit]:
         """The `k` best items for a text, an image file or a `Query`, as `Engine.search` finds them."""
-        parts = Query.of(query)
-        wanted, instruction = _wanted(parts, want)
+        parts = Query.of(query).wanting(want, instruction)
         body = {
             "text": parts.text,
             "image": None if parts.image is None else _base64(parts.image),
-            "want": wanted,
-            "instruction": instruction,
+            "want": parts.want,
+            "instruction": parts.instruction,
             "limit": k,
             "search": search,
             "rerank": rerank,
@@ -112,24 +112,35 @@ class Client:
         search: str | None = None,
         rerank: str | None = None,
         beam: int | None = None,
+        instruction: str | None = None,
     ) -> list[list[Hit]]:
         """The `k` best items for each query; they are sent side by side and answered together."""
         if isinstance(queries, str | Path | Query):
             raise BadInput("search_batch answers a list of queries: call search(query) for one")
 
         def one(query: str | Path | Query) -> list[Hit]:
-            return self.search(query, k, want, search=search, rerank=rerank, beam=beam)
+            return self.search(
+                query, k, want, search=search, rerank=rerank, beam=beam, instruction=instruction
+            )
 
         with ThreadPoolExecutor(min(AT_ONCE, max(1, len(queries)))) as senders:
             return list(senders.map(one, queries))
 
-    def like(self, id: str, but: str | None = None, k: int = 10, want: str = "any") -> list[Hit]:
-        """What is like a stored item, but as the words in `but` say."""
-        return _hits(
-            self._json(
-                "POST", "/v1/search", _without_none({"like": id, "text": but, "limit": k, "want": want})
-            )
-        )
+    def like(
+        self,
+        id: str,
+        but: str | None = None,
+        k: int = 10,
+        want: Modality | str | None = None,
+        *,
+        instruction: str | None = None,
+    ) -> list[Hit]:
+        """What is like a stored item, but as the words in `but` say; the item itself is left out."""
+        asked = Query().wanting(want, instruction)
+        body = {
+            "like": id, "text": but, "limit": k, "want": asked.want, "instruction": asked.instruction
+        }  # fmt: skip
+        return _hits(self._json("POST", "/v1/search", _without_none(body)))
 
     def add(self, items: Iterable[Item]) -> AddResult:
         """Add or update items by id; files are read here and sent, bad items are skipped and named."""
@@ -249,17 +260,6 @@ def _checked(status: int, body: bytes) -> bytes:
     if status in _REFUSED:
         raise BadInput(detail)
     raise ServerError(detail, status)
-
-
-def _wanted(query: Query, want: Modality | str | None) -> tuple[str, str | None]:
-    """The modality and the instruction to send; `want` may be either, as for `Engine`."""
-    if want is None:
-        return (query.want or "any"), query.instruction
-    if " " in want.strip():
-        return (query.want or "any"), want
-    if want.strip().lower() == "any":
-        return "any", None
-    return Modality.parse(want).value, query.instruction
 
 
 def _fields(item: Item) -> dict[str, Any]:

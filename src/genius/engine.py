@@ -194,9 +194,12 @@ class Engine:
         search: str | None = None,
         rerank: str | None = None,
         beam: int | None = None,
+        instruction: str | None = None,
     ) -> list[Hit]:
         """The `k` best items for a text, an image file or a `Query`; options as for `search_batch`."""
-        return self.search_batch([query], k, want, search=search, rerank=rerank, beam=beam)[0]
+        return self.search_batch(
+            [query], k, want, search=search, rerank=rerank, beam=beam, instruction=instruction
+        )[0]
 
     def search_batch(
         self,
@@ -207,15 +210,18 @@ class Engine:
         search: str | None = None,
         rerank: str | None = None,
         beam: int | None = None,
+        instruction: str | None = None,
     ) -> list[list[Hit]]:
         """The `k` best items for each query, best first.
 
-        `want` is image, text, pair, any (default), or an instruction in words. With `any`, each modality is
-        searched and scores are standardized within it. `search` is generate, lookup or both (default: the
-        model's); `rerank` is none, codes or vectors (default: vectors, if the index keeps them); `beam` is
-        the beam width, in prefixes of codes.
+        `want` is image, text, pair, any (default), or a sentence. `instruction` is a sentence that says what
+        is wanted, "" to ask without one; by default, texts and pairs are asked with a sentence and images
+        without. `search` is generate, lookup or both (default: the model's); `rerank` is none, codes or
+        vectors (default: vectors, if the index keeps them); `beam` is the beam width, in prefixes of codes.
         """
-        results = self.results(queries, k, want, search=search, rerank=rerank, beam=beam)
+        results = self.results(
+            queries, k, want, search=search, rerank=rerank, beam=beam, instruction=instruction
+        )
         return [result.hits for result in results]
 
     def results(
@@ -227,19 +233,21 @@ class Engine:
         search: str | None = None,
         rerank: str | None = None,
         beam: int | None = None,
+        instruction: str | None = None,
     ) -> list[SearchResult]:
         """As `search_batch`, with what each search touched and the state of the index that was searched."""
         if isinstance(queries, str | Path | Query):
             raise BadInput("search_batch answers a list of queries: call search(query) for one")
         options = self._options(k, search, rerank, beam)
+        asked = [Query.of(query).wanting(want, instruction) for query in queries]
         present = self._current().present
-        embedded = self._embed(queries, want, present)
+        embedded = self._embed(asked, present)
         for attempt in range(ATTEMPTS):
             try:
                 with self.index.steady() if attempt else nullcontext():
                     view = self._current()
                     if view.present != present:
-                        present, embedded = view.present, self._embed(queries, want, view.present)
+                        present, embedded = view.present, self._embed(asked, view.present)
                     ranked = rank(view, self._searcher_for(options), self.model, embedded, options)
                     rows = {answer.row for one in ranked for answer in one.items}
                     records = self.index.truth.records(rows)
@@ -256,7 +264,15 @@ class Engine:
         folder = self.index.folder
         raise IndexCorrupt(f"{folder}: arrays and truth do not agree: `genius check --repair --in {folder}`")
 
-    def like(self, id: str, but: str | None = None, k: int = 10, want: str = "any") -> list[Hit]:
+    def like(
+        self,
+        id: str,
+        but: str | None = None,
+        k: int = 10,
+        want: Modality | str | None = None,
+        *,
+        instruction: str | None = None,
+    ) -> list[Hit]:
         """What is like a stored item, but as the words in `but` say; the item itself is left out."""
         record = self.get(id)
         if record is None:
@@ -266,7 +282,7 @@ class Engine:
         # with an image, the words take the place of the caption; a text they add to
         parts = [words] if words and image is not None else [record.text, words]
         query = Query(text=" ".join(filter(None, parts)) or None, image=image)
-        others = [hit for hit in self.search(query, k + 1, want) if hit.id != id][:k]
+        others = [hit for hit in self.search(query, k + 1, want, instruction=instruction) if hit.id != id][:k]
         return [replace(hit, rank=number) for number, hit in enumerate(others, start=1)]
 
     def warm(self) -> None:
@@ -275,11 +291,9 @@ class Engine:
         options = self._options(10, None, None, None)
         self._searcher_for(options).warm(self._current().segments, options)
 
-    def _embed(
-        self, queries: Sequence[str | Path | Query], want: Modality | str | None, present: list[Modality]
-    ) -> list[list[EmbeddedSubquery]]:
+    def _embed(self, queries: Sequence[Query], present: list[Modality]) -> list[list[EmbeddedSubquery]]:
         """The sub-queries of each query, with their embeddings."""
-        split = [subqueries(Query.of(query), want, present) for query in queries]
+        split = [subqueries(query, present) for query in queries]
         embedded = iter(embed(self.model, [one for several in split for one in several]))
         return [[next(embedded) for _ in several] for several in split]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     ImageSource = str | Path | bytes | Image
 
 DEFAULT_MODEL = "mini"  # the embedded one
+ANY = "any"  # every modality is wanted
 
 
 class Modality(StrEnum):
@@ -67,8 +68,8 @@ class Item:
 class Query:
     """An image, a text or both to search with, and what is wanted.
 
-    `instruction` says in words what is wanted; `want` names a modality instead, and the default instruction
-    for it is used. With neither, every modality is searched.
+    `want` is a modality; None is any of them. `instruction` is a sentence that says what is wanted; "" asks
+    without one, and None leaves it to the engine.
     """
 
     text: str | None = None
@@ -81,6 +82,19 @@ class Query:
     def modality(self) -> Modality:
         """Image, text or pair, by the parts that are there."""
         return Modality.of(image=self.image is not None, text=bool(self.text))
+
+    def wanting(self, want: Modality | str | None = None, instruction: str | None = None) -> Query:
+        """The query with another `want` (image, text, pair, any, or a sentence) or instruction."""
+        wanted = self.want if want is None else want
+        sentence = self.instruction if instruction is None else instruction
+        if isinstance(wanted, str) and not isinstance(wanted, Modality):
+            if " " in wanted.strip():
+                if instruction is not None:
+                    raise BadInput("two instructions: `want` is a sentence, too; leave one of them out")
+                wanted, sentence = self.want, wanted
+            else:
+                wanted = _wanted_modality(wanted)
+        return replace(self, want=wanted, instruction=sentence)
 
     @classmethod
     def of(cls, query: str | Path | Query) -> Self | Query:
@@ -95,6 +109,16 @@ class Query:
                 "use Query(image=...) for an image in memory"
             )
         return cls(image=query) if isinstance(query, Path) else cls(text=query)
+
+
+def _wanted_modality(want: str) -> Modality | None:
+    """The modality of that name, None for any."""
+    if want.strip().lower() == ANY:
+        return None
+    try:
+        return Modality.parse(want)
+    except BadInput:
+        raise BadInput(f"cannot want {want!r}: use image, text, pair, any, or a sentence") from None
 
 
 @dataclass(frozen=True, slots=True)

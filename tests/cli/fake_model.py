@@ -40,6 +40,7 @@ class FakeModel:
         self.dim = DIM
         self.decoder = None
         self.encoded = 0  # items embedded so far
+        self.instructions: list[str] = []  # of the last queries
 
     def embed_items(self, images: Sequence[Image.Image | None], texts: Sequence[str | None]) -> Parts:
         self.encoded += len(images)
@@ -52,7 +53,7 @@ class FakeModel:
         texts: Sequence[str | None],
         instructions: Sequence[str],
     ) -> Parts:
-        assert all(instructions)
+        self.instructions = list(instructions)
         return Parts(np.stack([_image(one) for one in images]), np.stack([_text(one) for one in texts]))
 
     def codebooks(self) -> list[np.ndarray]:

@@ -45,6 +45,15 @@ def test_any_is_the_default_and_a_sentence_is_an_instruction(indexed):
     assert json.loads(free.out)[0]["id"] == "red.png"
 
 
+def test_an_instruction_is_given_or_left_out(indexed):
+    ask = ("search", "red", "--want", "image", "-k", "1", "--format", "json")
+    for option in (("--instruction", "Find its picture."), ("--no-instruction",)):
+        assert json.loads(indexed(*ask, *option).out)[0]["id"] == "red.png"
+        assert indexed("search", "--like", "red.png", *option).code == 0
+    assert indexed(*ask, "--no-instruction", "--instruction", "Find it.").code == 2
+    assert "image, text, pair, any, or a sentence" in indexed("search", "red", "--want", "video").err
+
+
 def test_what_is_like_a_stored_item(indexed):
     done = indexed("search", "--like", "red.png", "--want", "image", "-k", "20", "--format", "json")
     found = [hit["id"] for hit in json.loads(done.out)]

@@ -59,6 +59,10 @@ def test_searches_are_those_of_the_engine(client, served, tmp_path, kit):
     assert client.search("red", rerank="codes", search="lookup", beam=9) == served.engine.search(
         "red", rerank="codes", search="lookup", beam=9
     )
+    for sentence in ("", "Find a thing of this colour."):
+        asked.append(Query(image=file, instruction=sentence))
+        found = client.search(file, want="text", instruction=sentence)
+        assert found == served.engine.search(file, want="text", instruction=sentence)
     assert client.search_batch(asked, k=3) == served.engine.search_batch(asked, k=3)
     for but in (None, "red red red"):
         assert client.like("p-cyan", but, 5, "image") == served.engine.like("p-cyan", but, 5, "image")

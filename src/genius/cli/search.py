@@ -34,7 +34,13 @@ def search(
     like: Annotated[
         str | None, typer.Option(metavar="ID", help="A stored item; the text says what is to differ.")
     ] = None,
-    want: Annotated[str, typer.Option(help="image, text, pair, any, or an instruction in words.")] = "any",
+    want: Annotated[str, typer.Option(help="image, text, pair, any, or a sentence.")] = "any",
+    instruction: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="A sentence that says what is wanted.")
+    ] = None,
+    no_instruction: Annotated[
+        bool, typer.Option("--no-instruction", help="Ask without a sentence, as images do by default.")
+    ] = False,
     k: Annotated[int, typer.Option("-k", help="How many hits.")] = 10,
     method: Annotated[
         Method | None,
@@ -51,14 +57,19 @@ def search(
     from genius.errors import BadInput
     from genius.types import Query
 
+    if instruction is not None and no_instruction:
+        raise BadInput("--instruction and --no-instruction: leave one of them out")
+    sentence = "" if no_instruction else instruction
     with Engine.open(folder, device=device) as engine:
         if like is None:
             query = Query(text=text, image=image)
-            hits = engine.search(query, k, want, search=method, rerank=rerank, beam=beam)
+            hits = engine.search(
+                query, k, want, search=method, rerank=rerank, beam=beam, instruction=sentence
+            )
         elif image is not None or method or rerank or beam:
-            raise BadInput("--like goes with a text, --want and -k alone: leave the other options out")
+            raise BadInput("--like goes with a text, what is wanted and -k: leave the other options out")
         else:
-            hits = engine.like(like, text, k, want)
+            hits = engine.like(like, text, k, want, instruction=sentence)
         for line in hit_lines(hits, form):
             print(line)
         sys.stdout.flush()  # before files are closed, which takes a moment

@@ -66,9 +66,18 @@ def query_text(instruction: str | None, text: str | None) -> str:
     return clean(f"{clean(instruction)} {text or ''}")
 
 
+# queries that the engine asks without a sentence unless the user gives one: see benchmarks/instructions.py
+ASKED_PLAINLY = frozenset({IMAGE})
+
+
 def default_instruction(have: Modality, want: Modality) -> str:
     """The sentence for a query of modality `have` that wants `want`, where no dataset brings its own."""
     return DEFAULTS[have][want]
+
+
+def engine_instruction(have: Modality, want: Modality) -> str:
+    """What the engine puts before a query whose user gives no instruction; "" for nothing."""
+    return "" if have in ASKED_PLAINLY else default_instruction(have, want)
 
 
 class Instruction(NamedTuple):

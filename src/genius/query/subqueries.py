@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from genius.data.images import open_image
-from genius.data.instructions import default_instruction
+from genius.data.instructions import engine_instruction
 from genius.data.texts import MAX_CHARS, clean_text
 from genius.errors import BadInput
 from genius.ingest.item import ENCODER_SIDE
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from genius.types import ImageSource
-
-ANY = "any"
 
 
 class Subquery(NamedTuple):
@@ -28,33 +26,26 @@ class Subquery(NamedTuple):
     modality: Modality | None
 
 
-def subqueries(query: Query, want: Modality | str | None, present: list[Modality]) -> list[Subquery]:
+def subqueries(query: Query, present: list[Modality]) -> list[Subquery]:
     """The sub-queries of `query` in a pool that has items of the modalities `present`.
 
-    `want` (or the query's own) is image, text or pair: one sub-query with the default instruction for it.
-    `any`, or nothing: one for each modality that is present. An instruction in words: one sub-query with
-    items of every modality as candidates, as in the paper's universal setting.
+    One for the modality it wants, or one for each that is present. With a sentence as instruction and no
+    modality, items of every modality are candidates of one sub-query, as in the paper's universal setting.
     """
     text = _text(query.text)
     image = _image(query.image)
     have = Modality.of(image=image is not None, text=text is not None)
-    wanted, instruction = _wanted(query, want)
-    if wanted is not None:
-        return [Subquery(image, text, instruction or default_instruction(have, wanted), wanted)]
-    if instruction is not None:
+    wanted = query.want
+    instruction = None if query.instruction is None else _text(query.instruction) or ""
+    if wanted is None and instruction:
         return [Subquery(image, text, instruction, None)]
-    return [Subquery(image, text, default_instruction(have, modality), modality) for modality in present]
-
-
-def _wanted(query: Query, want: Modality | str | None) -> tuple[Modality | None, str | None]:
-    """The modality that is wanted, if one is, and the user's own instruction, if there is one."""
-    if want is None or isinstance(want, Modality):
-        return want or query.want, query.instruction
-    if want.strip().lower() == ANY:
-        return None, None
-    if " " in want.strip():
-        return query.want, _text(want)
-    return Modality.parse(want), query.instruction
+    targets = present if wanted is None else [wanted]
+    return [
+        Subquery(
+            image, text, engine_instruction(have, target) if instruction is None else instruction, target
+        )
+        for target in targets
+    ]
 
 
 def _text(text: str | None) -> str | None:

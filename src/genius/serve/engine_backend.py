@@ -127,7 +127,7 @@ class EngineBackend:
             text, stored = await self._like(ask.like, (text or "").strip())
             image = image or stored
         want = None if ask.want == "any" else Modality(ask.want)
-        return Query(text=text, image=image, want=want, instruction=ask.instruction or None)
+        return Query(text=text, image=image, want=want, instruction=ask.instruction)
 
     async def _like(self, id: str, but: str) -> tuple[str | None, Image | None]:
         """Text and image to search with for what is like an item; with `but`, a caption gives way to it."""

@@ -82,7 +82,9 @@ class SearchRequest(BaseModel):
     )
     want: Want = Field("any", description="What may be found.")
     instruction: str | None = Field(
-        None, max_length=MAX_INSTRUCTION, description="A sentence that says what is wanted."
+        None,
+        max_length=MAX_INSTRUCTION,
+        description="A sentence that says what is wanted; empty: none; absent: the default.",
     )
     limit: Annotated[int, _capped("hits")] = Field(20, ge=1, description="How many hits.")
     beam: Annotated[int | None, _capped("beam")] = Field(
