@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from genius.errors import BadInput
+from genius.quantize.tables import BeamTables
 
 MODALITIES = 3
 MODALITY_SOURCES = ("assigned", "nearest", "classifier", "none")  # of the code of level 0
@@ -87,11 +88,17 @@ class ResidualQuantizer(nn.Module):
         self._check(z, modality)
         codes = torch.empty(len(z), self.levels, dtype=torch.long, device=z.device)
         chunk = max(1, SCORES_AT_ONCE // (max(self.sizes) * beam))
+        tables = BeamTables(self) if beam > 1 and BeamTables.worthwhile(self, len(z)) else None
         for start in range(0, len(z), chunk):
             rows = slice(start, start + chunk)
             part = z[rows].to(self.vectors)
             known = None if modality is None else modality[rows]
-            codes[rows] = self._greedy(part, known) if beam == 1 else self._beam(part, known, beam)
+            if tables is not None:
+                codes[rows] = tables.encode(
+                    part, self.level_zero(part, known) if self.first_level else None, beam
+                )
+            else:
+                codes[rows] = self._greedy(part, known) if beam == 1 else self._beam(part, known, beam)
         return codes
 
     def decode(self, codes: Tensor) -> Tensor:
@@ -118,7 +125,7 @@ class ResidualQuantizer(nn.Module):
         return codes + self.row_of_level
 
     def level_zero(self, z: Tensor, modality: Tensor | None) -> Tensor:
-        """The modality codes of z, (n,)."""
+        """The modality codes of z, (n,), where there is a level for them."""
         if self.modality == "assigned":
             assert modality is not None
             return modality
