@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from genius.data.images import open_image
 from genius.data.report import Report
@@ -19,6 +19,7 @@ from genius.ingest.result import AddResult
 from genius.locks import OrderedLock
 from genius.query.branch import Branch, branch
 from genius.query.defaults import default_options, describe_options
+from genius.query.loaded import LoadedModel
 from genius.query.ranking import EmbeddedSubquery, ScoredRow, embed, rank
 from genius.query.subqueries import subqueries
 from genius.query.view import PoolView
@@ -31,6 +32,9 @@ from genius.store.records import Record
 from genius.store.snapshot import Snapshot
 from genius.store.stats import stats
 from genius.types import DEFAULT_MODEL, Hit, Item, Modality, Query
+
+if TYPE_CHECKING:
+    from genius.fitting.run import FitResult
 
 ATTEMPTS = 5  # of a search while the index changes
 LIKE_SIDE = 1024  # pixels of a stored image that is searched with: more than any encoder reads
@@ -54,26 +58,33 @@ class Engine:
         self._device = device
         self._loading = OrderedLock("model")
         self._viewing = OrderedLock("view")
-        self._model: RetrievalModel | None = None
-        self._searcher: Searcher | None = None
-        self._lookup: Searcher | None = None  # the same without a decoder
+        self._loaded: LoadedModel | None = None
         self._view: PoolView | None = None
         if model is not None:
-            self._use_model(model)
+            self._use_model(model, index.settings)
 
     @classmethod
     def create(
         cls,
         folder: str | Path,
-        model: str | Path | RetrievalModel = DEFAULT_MODEL,
+        model: str | Path | RetrievalModel | None = None,
         *,
+        encoder: str | Path | None = None,
+        dim: int | None = None,
         vectors: bool = True,
         device: str = "cpu",
     ) -> Engine:
-        """Make an empty index in `folder` for a model (a name, a folder, or one that is loaded) and open it.
+        """Make an empty index in `folder` and open it.
 
-        Without `vectors`, nothing but codes is kept of an item: the index is small, re-ranking is by codes.
+        It is for a model (a name, a folder, or one that is loaded; default: `mini`), or for an `encoder`
+        without trained codes: a hub name such as `openai/clip-vit-base-patch32`, a folder, or `vectors` for
+        embeddings of width `dim` that were made elsewhere. Such an index is searched exactly until it has
+        some hundreds of items; then codes are fitted to them. Without `vectors`, nothing but codes is kept of
+        an item: the index is small, re-ranking is by codes.
         """
+        if encoder is not None:
+            return cls._create_for_encoder(Path(folder), model, encoder, dim, vectors, device)
+        model = DEFAULT_MODEL if model is None else model
         loaded = load_model(model, device) if isinstance(model, str | Path) else model
         Index.create(
             Path(folder),
@@ -93,6 +104,11 @@ class Engine:
         """Open the index in `folder`; its model is loaded when first needed, unless one is given."""
         index = Index.open(Path(folder))
         try:
+            if index.settings.get("fit") and isinstance(model, str | Path):
+                from genius.fitting.create import require_encoder
+
+                require_encoder(index, model)
+                model = None  # the one that was fitted to this index takes its place
             loaded = load_model(model, device) if isinstance(model, str | Path) else model
             return cls(index, loaded, device)
         except BaseException:
@@ -105,20 +121,26 @@ class Engine:
         folder: str | Path,
         model: str | Path | RetrievalModel | None = None,
         *,
+        encoder: str | Path | None = None,
+        dim: int | None = None,
         vectors: bool | None = None,
         device: str = "cpu",
     ) -> Engine:
-        """Open the index in `folder`, or make one (for `mini` and with vectors unless told otherwise).
+        """Open the index in `folder`, or make one as `create` does.
 
         Raises BadInput if the index that is there does not keep vectors as asked, IndexMismatch if it was
-        made by another model than `model`.
+        made by another model or encoder.
         """
         try:
             engine = cls.open(folder, model=model, device=device)
         except IndexNotFound:
             return cls.create(
-                folder, DEFAULT_MODEL if model is None else model, vectors=vectors is not False, device=device
+                folder, model, encoder=encoder, dim=dim, vectors=vectors is not False, device=device
             )
+        if encoder is not None:
+            from genius.fitting.create import require_encoder
+
+            require_encoder(engine.index, encoder)
         has = engine.index.dim is not None
         if vectors is not None and vectors != has:
             engine.close()
@@ -137,14 +159,41 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @classmethod
+    def _create_for_encoder(
+        cls,
+        folder: Path,
+        model: object,
+        encoder: str | Path,
+        dim: int | None,
+        vectors: bool,
+        device: str,
+    ) -> Engine:
+        if model is not None:
+            raise BadInput("a model has an encoder of its own: give model or encoder, not both")
+        if not vectors:
+            raise BadInput(
+                "codes for an encoder of one's own are fitted from the vectors that the index keeps: leave "
+                "out --no-vectors; the fitted model can then make smaller indexes (--model INDEX/fit-000001)"
+            )
+        from genius.fitting.create import create_index
+
+        create_index(folder, encoder, dim, device)
+        return cls.open(folder, device=device)
+
     @property
     def model(self) -> RetrievalModel:
         """The model that made the index; raises IndexMismatch if its name now stands for another one."""
+        return self._current_model().model
+
+    def _current_model(self) -> LoadedModel:
+        """The model of the index as its settings name it; another one after the codes were fitted anew."""
         with self._loading:
-            if self._model is None:
-                self._use_model(load_model(self.index.settings["model"], self._device))
-            assert self._model is not None
-            return self._model
+            settings = self.index.settings
+            if self._loaded is None or self._loaded.model.fingerprint != settings["fingerprint"]:
+                self._use_model(load_model(self.index.model_source, self._device), settings)
+            assert self._loaded is not None
+            return self._loaded
 
     # --- changing ------------------------------------------------------------------------------------------
 
@@ -163,9 +212,12 @@ class Engine:
         if isinstance(items, Item):
             raise BadInput("add takes several items: call add([item]) for one")
         with self.index.writing():
-            pass  # a locked or read-only index is refused before the model is loaded
+            self.index.refresh()  # a locked or read-only index is refused before the model is loaded
         model = self.model  # and the model is loaded before writing begins
         with self.index.writing():
+            self.index.refresh()
+            if model.fingerprint != self.index.settings["fingerprint"]:
+                model = self.model  # it was fitted anew in between
             added = add_items(self.index, model, items, source=source, report=report, progress=progress)
             self.index.compact_if_due()
         return added
@@ -178,6 +230,30 @@ class Engine:
     def prune(self, source: str, keep: Collection[str]) -> int:
         """Remove items once read from `source` whose ids are not in `keep`; returns how many there were."""
         return self.index.remove([id for id in self.index.truth.ids_from(source) if id not in keep])
+
+    def fit(
+        self,
+        *,
+        item_bytes: int | None = None,
+        seed: int = 0,
+        progress: Callable[[str, int], None] | None = None,
+    ) -> FitResult:
+        """Fit the codes to the items as they are now, from their stored vectors; no labels are needed.
+
+        `item_bytes` is how many bytes the codes of an item take (default: 15). All items get new codes in one
+        transaction; searches go on meanwhile. A decoder that the model had is not used any more.
+        """
+        from genius.fitting.run import fit_index
+        from genius.model import Model
+        from genius.quantize.fit import FitOptions
+
+        with self.index.writing():
+            self.index.refresh()
+            model = self.model
+            if not isinstance(model, Model):
+                raise BadInput("only a model that is loaded by name or folder can be fitted to an index")
+            options = FitOptions(seed=seed) if item_bytes is None else FitOptions(item_bytes, seed=seed)
+            return fit_index(self.index, model, options, progress)
 
     def compact(self) -> int:
         """Merge all changes into a new generation of arrays; returns its number."""
@@ -238,17 +314,23 @@ class Engine:
         """As `search_batch`, with what each search touched and the state of the index that was searched."""
         if isinstance(queries, str | Path | Query):
             raise BadInput("search_batch answers a list of queries: call search(query) for one")
-        options = self._options(k, search, rerank, beam)
         asked = [Query.of(query).wanting(want, instruction) for query in queries]
-        present = self._current().present
-        embedded = self._embed(asked, present)
+        loaded, present = self._current_model(), self._current().present
+        embedded = self._embed(loaded.model, asked, present)
         for attempt in range(ATTEMPTS):
             try:
+                if loaded.model.fingerprint != self._current().snapshot.fingerprint:  # fitted anew
+                    loaded = self._current_model()
+                    embedded = self._embed(loaded.model, asked, present)
+                options = self._options(loaded.model, k, search, rerank, beam)
                 with self.index.steady() if attempt else nullcontext():
                     view = self._current()
+                    if view.snapshot.fingerprint != loaded.model.fingerprint:
+                        continue
                     if view.present != present:
-                        present, embedded = view.present, self._embed(asked, view.present)
-                    ranked = rank(view, self._searcher_for(options), self.model, embedded, options)
+                        present = view.present
+                        embedded = self._embed(loaded.model, asked, present)
+                    ranked = rank(view, loaded.searcher_for(options), loaded.model, embedded, options)
                     rows = {answer.row for one in ranked for answer in one.items}
                     records = self.index.truth.records(rows)
             except CacheDamaged as error:
@@ -288,13 +370,16 @@ class Engine:
     def warm(self) -> None:
         """Load what the first search needs, and record the programs that a GPU replays."""
         self.search("first", k=1)
-        options = self._options(10, None, None, None)
-        self._searcher_for(options).warm(self._current().segments, options)
+        loaded = self._current_model()
+        options = self._options(loaded.model, 10, None, None, None)
+        loaded.searcher_for(options).warm(self._current().segments, options)
 
-    def _embed(self, queries: Sequence[Query], present: list[Modality]) -> list[list[EmbeddedSubquery]]:
+    def _embed(
+        self, model: RetrievalModel, queries: Sequence[Query], present: list[Modality]
+    ) -> list[list[EmbeddedSubquery]]:
         """The sub-queries of each query, with their embeddings."""
         split = [subqueries(query, present) for query in queries]
-        embedded = iter(embed(self.model, [one for several in split for one in several]))
+        embedded = iter(embed(model, [one for several in split for one in several]))
         return [[next(embedded) for _ in several] for several in split]
 
     def branch(
@@ -328,12 +413,12 @@ class Engine:
 
     def _search_settings(self) -> Mapping[str, Any]:
         """The search settings of the model; those stored with the index, if the model cannot be read."""
-        if self._model is not None:
-            return self._model.search_defaults
+        if self._loaded is not None:
+            return self._loaded.model.search_defaults
         from genius.model import read_settings
 
         try:
-            chosen: Mapping[str, Any] = read_settings(self.index.settings["model"]).get("search", {})
+            chosen: Mapping[str, Any] = read_settings(self.index.model_source).get("search", {})
         except (ModelNotFound, ModelMismatch):
             chosen = self.index.settings["notes"].get("search", {})
         return chosen
@@ -341,23 +426,11 @@ class Engine:
     @property
     def searcher(self) -> Searcher:
         """The searcher with codebooks and decoder, for every search method."""
-        with self._loading:
-            if self._searcher is None:
-                self._searcher = Searcher(self.model.codebooks(), self.model.decoder, self._device)
-            return self._searcher
+        return self._current_model().searcher
 
-    def _searcher_for(self, options: SearchOptions) -> Searcher:
-        """The searcher for these options: a lookup does not wait for the decoder to be loaded."""
-        with self._loading:
-            if self._searcher is not None or options.method != "lookup":
-                return self.searcher
-            if self._lookup is None:
-                self._lookup = Searcher(self.model.codebooks(), None, self._device)
-            return self._lookup
-
-    def _use_model(self, model: RetrievalModel) -> None:
-        self.index.require_model(model.name, model.fingerprint, model.sizes, model.dim)
-        self._model = model
+    def _use_model(self, model: RetrievalModel, settings: Mapping[str, Any]) -> None:
+        self.index.require_model(model.name, model.fingerprint, model.sizes, model.dim, settings)
+        self._loaded = LoadedModel(model, self._device)
 
     def _current(self) -> PoolView:
         """The committed state, searchable; its snapshot comes first, as a damaged cache needs the writer."""
@@ -366,13 +439,17 @@ class Engine:
             before = self._view
             if before is not None and before.snapshot is snapshot:
                 return before
-            view = PoolView(snapshot, self.index.settings["sizes"], before)
+            view = PoolView(snapshot, before)
             if before is None or not _older(snapshot, before.snapshot):
                 self._view = view
             return view
 
-    def _options(self, k: int, search: str | None, rerank: str | None, beam: int | None) -> SearchOptions:
-        defaults = default_options(self.model.search_defaults, vectors=self.index.dim is not None)
+    def _options(
+        self, model: RetrievalModel, k: int, search: str | None, rerank: str | None, beam: int | None
+    ) -> SearchOptions:
+        defaults = default_options(model.search_defaults, vectors=self.index.dim is not None)
+        if len(model.sizes) == 1:  # no codes yet: all vectors are compared
+            search = rerank = None
         own = {"k": k, "method": search, "rerank": rerank, "beam": beam}
         return SearchOptions(**defaults | {name: value for name, value in own.items() if value is not None})
 

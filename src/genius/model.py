@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -62,34 +62,29 @@ class Model:
     quantizer: Quantizer
     lazy_decoder: Decoder | partial[Decoder] | None  # the decoder, or the call that loads it
     search_defaults: Mapping[str, Any]  # chosen on val: method, beam, weights
+    encoder_settings: Mapping[str, Any] = field(default_factory=dict)  # the table `encoder` of model.toml
 
     @classmethod
     def load(cls, name: str | Path = "mini", device: str = "cpu") -> Self:
         """The model `name` (shipped, or a folder), ready to use."""
-        from genius.quantize.model import FILE as QUANTIZER
         from genius.quantize.model import load_quantizer
 
         folder, settings = model_folder(name), read_settings(name)
         try:
-            kind = settings["encoder"]["name"]
-            source = settings["encoder"].get("source") or folder
-            encoder = load_encoder(kind, source, device)
+            encoder = _load_encoder(folder, settings["encoder"], device)
             quantizer = load_quantizer(folder, settings["quantizer"], device)
             decoder = settings.get("decoder")
             _check_parts_fit(folder, encoder, quantizer, decoder)
         except (KeyError, TypeError) as error:
             raise invalid(folder / SETTINGS, error) from None
-        # without the decoder: stored codes do not depend on it
-        digest = hashlib.blake2b(encoder.fingerprint.encode(), digest_size=8)
-        digest.update(json.dumps(quantizer.shape()).encode())
-        digest.update((folder / QUANTIZER).read_bytes())
         return cls(
             name=str(name),
-            fingerprint=digest.hexdigest(),
+            fingerprint=model_fingerprint(encoder.fingerprint, quantizer, folder),
             encoder=encoder,
             quantizer=quantizer,
             lazy_decoder=None if decoder is None else partial(_load_decoder, folder, decoder, device),
             search_defaults=settings.get("search", {}),
+            encoder_settings=settings["encoder"],
         )
 
     @cached_property
@@ -129,7 +124,9 @@ class Model:
     def embed_queries(
         self, images: Sequence[Image | None], texts: Sequence[str | None], instructions: Sequence[str]
     ) -> Parts:
-        """Vectors of queries; each text follows its instruction."""
+        """Vectors of queries; each text follows its instruction, if the encoder was trained with them."""
+        if not self.encoder_settings.get("instructions", True):
+            return self.embed_items(images, texts)
         full_texts = [query_text(*pair) for pair in zip(instructions, texts, strict=True)]
         return encode_parts(self.encoder, images, full_texts)
 
@@ -145,6 +142,33 @@ class Model:
         """The codes of items, (n, levels)."""
         rows = np.array([MODALITIES.index(modality) for modality in modalities], dtype=np.int64)
         return self.quantizer.codes_of(self.z(parts), rows)
+
+
+def model_fingerprint(encoder: str, quantizer: Quantizer, folder: Path) -> str:
+    """Fingerprint of a model; the decoder has no part in it, as stored codes do not depend on it."""
+    from genius.quantize.model import FILE
+
+    digest = hashlib.blake2b(encoder.encode(), digest_size=8)
+    digest.update(json.dumps(quantizer.shape()).encode())
+    digest.update((folder / FILE).read_bytes())
+    return digest.hexdigest()
+
+
+def _load_encoder(folder: Path, table: Mapping[str, Any], device: str) -> Encoder | FusingEncoder:
+    """The encoder of a model folder: its own, one by kind and source, or that of another `model`."""
+    if "model" in table:
+        base = model_folder(table["model"])
+        encoder = _load_encoder(base, read_model_toml(base)["encoder"], device)
+    else:
+        encoder = load_encoder(table["name"], table.get("source") or folder, device)
+    if encoder.fingerprint != table.get("fingerprint", encoder.fingerprint):
+        source = table.get("model") or table.get("source")
+        raise ModelMismatch(
+            f"the encoder {source} is not the one that {folder.parent} was made with: its files have changed "
+            f"({table['fingerprint'][:12]}, now {encoder.fingerprint[:12]}). Put the old ones back, or make "
+            f"a new index with `genius index PATH --to NEW_FOLDER --encoder {source}`"
+        )
+    return encoder
 
 
 def _check_parts_fit(

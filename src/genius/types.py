@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Self
 from genius.errors import BadInput
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from PIL.Image import Image
 
     ImageSource = str | Path | bytes | Image
+    VectorSource = Sequence[float] | NDArray[Any]  # an embedding, of any length
 
 DEFAULT_MODEL = "mini"  # the embedded one
 ANY = "any"  # every modality is wanted
@@ -51,22 +53,28 @@ class Modality(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Something to be found: an image, a text, or a pair of both."""
+    """Something to be found: an image, a text, or a pair of both.
+
+    With `vector`, its embedding was made elsewhere, and image and text are only shown; one with a vector and
+    nothing else counts as a text.
+    """
 
     id: str
     image: ImageSource | None = None
     text: str | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
+    vector: VectorSource | None = field(default=None, compare=False, repr=False)
 
     @property
     def modality(self) -> Modality:
         """Image, text or pair, by the parts that are there."""
-        return Modality.of(image=self.image is not None, text=bool(self.text))
+        alone = self.vector is not None and self.image is None
+        return Modality.of(image=self.image is not None, text=bool(self.text) or alone)
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """An image, a text or both to search with, and what is wanted.
+    """An image, a text or both to search with, or an embedding of them, and what is wanted.
 
     `want` is a modality; None is any of them. `instruction` is a sentence that says what is wanted; "" asks
     without one, and None leaves it to the engine.
@@ -77,11 +85,12 @@ class Query:
     want: Modality | None = None
     instruction: str | None = None
     id: str | None = None
+    vector: VectorSource | None = field(default=None, compare=False, repr=False)  # instead of text and image
 
     @property
     def modality(self) -> Modality:
-        """Image, text or pair, by the parts that are there."""
-        return Modality.of(image=self.image is not None, text=bool(self.text))
+        """Image, text or pair, by the parts that are there; a vector counts as a text."""
+        return Modality.of(image=self.image is not None, text=bool(self.text) or self.vector is not None)
 
     def wanting(self, want: Modality | str | None = None, instruction: str | None = None) -> Query:
         """The query with another `want` (image, text, pair, any, or a sentence) or instruction."""

@@ -123,7 +123,7 @@ def _rows(
     workers = workers or max(1, int(there["GPU"] / gpus if gpus else there["CPU"]))
     own = tuple(SourceSpec(name, label, tuple(exclude)) for name, label, exclude in sources)
     job = EncodingJob(
-        model=index.settings["model"],
+        model=index.model_source,
         fingerprint=index.settings["fingerprint"],
         device="cuda" if gpus else "cpu",
         vectors=index.dim is not None,

@@ -86,6 +86,26 @@ def valid_vector(vector: NDArray[Any], dim: int) -> NDArray[np.float16]:
     return half
 
 
+def unit_vector(vector: object, dim: int | None = None) -> NDArray[np.float32]:
+    """`vector` scaled to unit length, (dim,), if it is so many finite numbers, not all of them 0."""
+    try:
+        found = np.asarray(vector, dtype=np.float32)
+    except (ValueError, TypeError, OverflowError):
+        raise BadInput("the vector must be a list of numbers") from None
+    if found.ndim != 1 or not len(found) or dim not in (None, len(found)):
+        width = f"{found.shape[0]}" if found.ndim == 1 else f"shape {found.shape}"
+        raise BadInput(
+            f"the vector has {width} numbers where this index has {dim}: embed it with the model of the items"
+        )
+    with np.errstate(over="ignore", invalid="ignore"):
+        length = np.linalg.norm(found.astype(np.float64))
+    if not np.isfinite(length):
+        raise BadInput("the vector has NaN or infinite entries")
+    if length == 0:
+        raise BadInput("the vector is all zeros, which points nowhere")
+    return np.asarray(found / length, dtype=np.float32)
+
+
 def valid_thumbnail(jpeg: bytes) -> bytes:
     """`jpeg`, if it begins like a JPEG and is small."""
     if len(jpeg) > MAX_THUMBNAIL or not jpeg.startswith(b"\xff\xd8\xff"):

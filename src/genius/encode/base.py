@@ -147,6 +147,7 @@ ENCODERS: dict[str, str] = {
     "sentence-transformers": "genius.encode.sentence:load",
     "auto": "genius.encode.auto:load",
     "precomputed": "genius.encode.precomputed:load",
+    "vectors": "genius.encode.vectors:load",
 }
 
 

@@ -11,14 +11,15 @@ import numpy as np
 
 from genius.data.remote import fetched
 from genius.data.report import Report, printable
-from genius.data.validate import valid_id
+from genius.data.validate import unit_vector, valid_id
+from genius.encode.base import Parts
 from genius.errors import BadInput, GeniusError
 from genius.ingest.item import PendingItem, read_item
 from genius.ingest.result import AddResult
 from genius.retrieval_model import RetrievalModel
 from genius.store.index import Index
 from genius.store.records import Amendment, Known, Record
-from genius.types import Item
+from genius.types import Item, Modality
 
 BATCH = 64  # items encoded and committed together
 READERS = 4  # threads that read and decode files
@@ -184,8 +185,26 @@ def _encode(
     return [record for one in pending for record in _encode(model, [one], vectors, result)]
 
 
+def _parts(model: RetrievalModel, pending: Sequence[PendingItem]) -> Parts:
+    """Image and text embeddings of items; one that comes with its embedding is not encoded."""
+    own = [row for row, one in enumerate(pending) if one.vector is not None]
+    if not own:
+        return model.embed_items([one.image for one in pending], [one.text for one in pending])
+    shape = (len(pending), model.dim)
+    parts = Parts(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
+    for row in own:
+        one = pending[row]
+        part = parts.text if one.modality is Modality.TEXT else parts.image
+        part[row] = unit_vector(one.vector, model.dim)
+    rest = [row for row, one in enumerate(pending) if one.vector is None]
+    if rest:
+        encoded = model.embed_items([pending[row].image for row in rest], [pending[row].text for row in rest])
+        parts.image[rest], parts.text[rest] = encoded.image, encoded.text
+    return parts
+
+
 def _records(model: RetrievalModel, pending: Sequence[PendingItem], vectors: bool) -> list[Record]:
-    parts = model.embed_items([one.image for one in pending], [one.text for one in pending])
+    parts = _parts(model, pending)
     phi = model.phi(parts)
     if not np.isfinite(phi).all():
         raise BadInput("its vector has NaN or infinite entries")

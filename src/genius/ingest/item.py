@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from io import BytesIO
@@ -13,12 +14,14 @@ from typing import TYPE_CHECKING
 from genius.data.images import MAX_BYTES, open_image
 from genius.data.report import printable
 from genius.data.texts import UserText, clean_text
-from genius.data.validate import valid_id, valid_meta
+from genius.data.validate import unit_vector, valid_id, valid_meta
 from genius.errors import BadImage, BadInput
 from genius.store.records import Amendment, Known, Stamp
 from genius.types import Item, Modality
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from PIL.Image import Image
 
 ENCODER_SIDE = 448  # pixels of the shorter side: enough for every encoder
@@ -40,11 +43,8 @@ class PendingItem:
     hash: bytes
     stamp: Stamp
     thumbnail: bytes | None
-
-    @property
-    def modality(self) -> Modality:
-        """Image, text or pair, by the parts that are there."""
-        return Modality.of(image=self.image is not None, text=self.text is not None)
+    modality: Modality
+    vector: NDArray[np.float32] | None = None  # an embedding that came with the item, unit length
 
 
 def read_item(item: Item, known: Known | None, source: str | None = None) -> PendingItem | Amendment | None:
@@ -56,6 +56,8 @@ def read_item(item: Item, known: Known | None, source: str | None = None) -> Pen
     valid_id(item.id)
     text = _clean(item.text)
     meta = valid_meta({**item.meta, "text_flags": list(text.flags)} if text.flags else item.meta)
+    if item.vector is not None:
+        return _read_embedded(item, text, meta, known, source)
     if item.image is None and not text.text:
         raise BadInput("neither image nor text: give at least one of them")
     text_hash = _digest(text.text.encode())
@@ -63,7 +65,7 @@ def read_item(item: Item, known: Known | None, source: str | None = None) -> Pen
     if isinstance(item.image, str | Path):
         path = os.path.abspath(item.image)  # noqa: PTH100 (links are kept: the name is what the user knows)
         stamp = _stamp(path)
-    same_text = known is not None and known.hash[_DIGEST:] == text_hash
+    same_text = known is not None and known.hash[_DIGEST:] == text_hash  # one with a vector has a longer hash
     if (
         known is not None
         and same_text
@@ -92,7 +94,32 @@ def read_item(item: Item, known: Known | None, source: str | None = None) -> Pen
         image_hash + text_hash,
         stamp,
         thumbnail(image) if image is not None and path is None else None,
+        Modality.of(image=image is not None, text=bool(text.text)),
     )
+
+
+def _read_embedded(
+    item: Item, text: UserText, meta: str, known: Known | None, source: str | None
+) -> PendingItem | Amendment | None:
+    """The same for an item that comes with its embedding: an image file is not opened, and need not exist."""
+    vector = unit_vector(item.vector)
+    path, stamp, small = None, Stamp(), None
+    if isinstance(item.image, str | Path):
+        path = os.path.abspath(item.image)  # noqa: PTH100
+        with suppress(BadImage):
+            stamp = _stamp(path)
+    elif item.image is not None:
+        small = thumbnail(open_image(item.image, at_least=ENCODER_SIDE))
+    hash = (
+        _digest(os.fsencode(path or "") + (small or b""))
+        + _digest(text.text.encode())
+        + _digest(vector.tobytes())
+    )
+    if known is not None and known.hash == hash:
+        unchanged = (known.meta, known.source, known.path) == (meta, source, path)
+        return None if unchanged else Amendment(known.row, path, source, meta, stamp)
+    kind = item.modality if text.text or item.image is not None else Modality.TEXT
+    return PendingItem(item.id, None, text.text or None, path, source, meta, hash, stamp, small, kind, vector)
 
 
 def thumbnail(image: Image, side: int = THUMBNAIL) -> bytes:

@@ -8,7 +8,7 @@ processes that see the same state search the same segments.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -33,7 +33,7 @@ class FreshRange:
 
 
 def fresh_ranges(
-    snapshot: Snapshot, settled: int, sizes: Sequence[int], before: Mapping[Range, FreshRange]
+    snapshot: Snapshot, settled: int, before: Mapping[Range, FreshRange]
 ) -> dict[Range, FreshRange]:
     """The ranges of a snapshot, with what can be kept of those `before`; ordinals begin with `settled`."""
     first = snapshot.generation.last_row + 1
@@ -44,7 +44,7 @@ def fresh_ranges(
         rows, old = delta.rows[low:high], before.get((start, end))
         ordinals = settled + rows - first
         if old is None:
-            built = TrieSegment(Trie.build(delta.codes[low:high], sizes, ordinals))
+            built = TrieSegment(Trie.build(delta.codes[low:high], snapshot.sizes, ordinals))
             found[start, end] = FreshRange(rows, built, built)
         elif len(old.rows) == len(rows):  # row numbers are never used twice, so these are the same items
             found[start, end] = old

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from genius.data.validate import unit_vector
+from genius.encode.base import Parts
 from genius.query.merging import backgrounds, merge_rankings
 from genius.query.subqueries import Subquery
 from genius.query.view import PoolView
@@ -49,12 +51,25 @@ def embed(model: RetrievalModel, subqueries: Sequence[Subquery]) -> list[Embedde
     """The sub-queries with their embeddings."""
     if not subqueries:
         return []
-    parts = model.embed_queries(
-        [one.image for one in subqueries],
-        [one.text for one in subqueries],
-        [one.instruction for one in subqueries],
-    )
+    parts = _parts(model, subqueries)
     return [EmbeddedSubquery(*one) for one in zip(subqueries, model.z(parts), model.phi(parts), strict=True)]
+
+
+def _parts(model: RetrievalModel, subqueries: Sequence[Subquery]) -> Parts:
+    """Image and text embeddings of sub-queries; one that is an embedding is not encoded."""
+    shape = (len(subqueries), model.dim)
+    parts = Parts(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
+    rest = [row for row, one in enumerate(subqueries) if one.vector is None]
+    for row, one in enumerate(subqueries):
+        if one.vector is not None:
+            parts.text[row] = unit_vector(one.vector, model.dim)
+    if rest:
+        some = [subqueries[row] for row in rest]
+        encoded = model.embed_queries(
+            [one.image for one in some], [one.text for one in some], [one.instruction for one in some]
+        )
+        parts.image[rest], parts.text[rest] = encoded.image, encoded.text
+    return parts
 
 
 def rank(

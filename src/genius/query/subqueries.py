@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from genius.data.images import open_image
 from genius.data.instructions import engine_instruction
 from genius.data.texts import MAX_CHARS, clean_text
+from genius.data.validate import unit_vector
 from genius.errors import BadInput
 from genius.ingest.item import ENCODER_SIDE
 from genius.types import Modality, Query
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from PIL.Image import Image
 
     from genius.types import ImageSource
@@ -24,6 +27,7 @@ class Subquery(NamedTuple):
     text: str | None
     instruction: str
     modality: Modality | None
+    vector: NDArray[np.float32] | None = None  # the embedding itself, unit length
 
 
 def subqueries(query: Query, present: list[Modality]) -> list[Subquery]:
@@ -32,6 +36,8 @@ def subqueries(query: Query, present: list[Modality]) -> list[Subquery]:
     One for the modality it wants, or one for each that is present. With a sentence as instruction and no
     modality, items of every modality are candidates of one sub-query, as in the paper's universal setting.
     """
+    if query.vector is not None:
+        return _vector_subqueries(query, present)
     text = _text(query.text)
     image = _image(query.image)
     have = Modality.of(image=image is not None, text=text is not None)
@@ -46,6 +52,17 @@ def subqueries(query: Query, present: list[Modality]) -> list[Subquery]:
         )
         for target in targets
     ]
+
+
+def _vector_subqueries(query: Query, present: list[Modality]) -> list[Subquery]:
+    """The same for a query that is an embedding: instructions have no part in it."""
+    if query.text or query.image is not None:
+        raise BadInput("a query is a vector, or text and image: give one of the two")
+    if query.instruction:
+        raise BadInput("an instruction cannot be added to a vector: embed both together")
+    vector = unit_vector(query.vector)
+    targets = present if query.want is None else [query.want]
+    return [Subquery(None, None, "", target, vector) for target in targets]
 
 
 def _text(text: str | None) -> str | None:

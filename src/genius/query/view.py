@@ -7,7 +7,7 @@ the committed state, never of what the process did before, so replicas of one in
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -69,7 +69,7 @@ class GenerationView:
 class PoolView:
     """A snapshot made searchable. It never changes; a new snapshot needs a new view."""
 
-    def __init__(self, snapshot: Snapshot, sizes: Sequence[int], before: PoolView | None = None) -> None:
+    def __init__(self, snapshot: Snapshot, before: PoolView | None = None) -> None:
         self.snapshot = snapshot
         self.base: GenerationView
         self.segments: list[TrieSegment]
@@ -82,7 +82,7 @@ class PoolView:
         self._first = snapshot.generation.last_row + 1  # row with the ordinal `settled`
         older = before is not None and before.snapshot.change <= snapshot.change
         kept = before if before is not None and older and before.base is self.base else None
-        self._ranges = fresh_ranges(snapshot, self.settled, sizes, kept._ranges if kept else {})
+        self._ranges = fresh_ranges(snapshot, self.settled, kept._ranges if kept else {})
         self._samples: dict[Modality, ModalitySample] = {}
         self._level_zero: dict[tuple[int, ...], bool] = {}
         self._gone = snapshot.runs.places(snapshot.gone)  # ordinals

@@ -18,7 +18,7 @@ from genius.store import schema
 from genius.store.records import checksum
 
 INDEX_FILE = "index.sqlite"
-FIXED = ("model", "fingerprint", "sizes", "dim", "vectors")  # settings that never change
+FIXED = ("model", "fingerprint", "sizes", "dim", "vectors")  # settings that only `fit` changes
 ENDINGS = ("-wal", "-shm")  # of the files that SQLite keeps beside an open one
 FROZEN = "mode=ro&immutable=1"  # reads the file alone; right only as long as nobody changes it
 

@@ -69,8 +69,7 @@ class Database:
         found = {key: self._setting(key, value, expected) for key, value, expected in rows}
         if missing := _REQUIRED - found.keys():
             raise corrupt(self.file, f"its settings lack {', '.join(sorted(missing))}")
-        if self._fixed is None:
-            self._fixed = {key: found[key] for key in FIXED}
+        self._fixed = {key: found[key] for key in FIXED} | {"fit": found.get("fit")}
         return found
 
     def put(self, **settings: Any) -> None:
@@ -161,7 +160,12 @@ class Database:
         if self._fixed is None:
             return
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        found = dict(connection.execute("SELECT key, value FROM meta").fetchall())
-        same = all(found.get(key) == json.dumps(value) for key, value in self._fixed.items())
+        found = {key: json.loads(value) for key, value in connection.execute("SELECT key, value FROM meta")}
+        before, now = self._fixed["fit"], found.get("fit")
+        if now:  # codes may have been fitted anew: it is the same index if it has the same embeddings
+            known = before["encoder"] if before else self._fixed["fingerprint"]
+            same = known == now["encoder" if before else "made_by"] and found["dim"] == self._fixed["dim"]
+        else:
+            same = all(found.get(key) == value for key, value in self._fixed.items())
         if version != schema.VERSION or not same:
             raise IndexMismatch(f"another index has taken the place of {self.file}: open it again")

@@ -19,7 +19,7 @@ from typing import Any
 
 from genius.data.images import MAX_BYTES, SUFFIXES
 from genius.files import read_regular_file
-from genius.store.index import FILES, SETTINGS, Index
+from genius.store.index import FILES, Index, fixed_settings
 from genius.store.records import Record
 
 FORMAT = "genius-items-2"
@@ -30,7 +30,7 @@ _MEMBER = 16 << 20  # bytes of items in one member, about
 
 def head_of(index: Index, vectors: bool) -> dict[str, Any]:
     """What an importer must know before the items."""
-    settings = {key: index.settings[key] for key in SETTINGS}
+    settings = fixed_settings(index.settings)
     items = sum(index.truth.counts().values())
     return {"format": FORMAT, **settings, "vectors": vectors and index.dim is not None, "items": items}
 

@@ -35,7 +35,13 @@ SETTINGS = (
     "dim",
     "vectors",
     "notes",
-)  # fixed when the index is made
+    "fit",
+)  # fixed when the index is made, until `fit` changes the codes
+
+
+def fixed_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those settings that say what the items of an index are coded with."""
+    return {key: settings[key] for key in SETTINGS if key in settings}
 
 
 class Index:
@@ -44,16 +50,32 @@ class Index:
     def __init__(self, folder: Path, truth: Truth) -> None:
         self.folder = folder
         self.truth = truth
-        self.settings = truth.settings()
-        self.levels = len(self.settings["sizes"])
-        self.dim: int | None = self.settings["dim"] if self.settings["vectors"] else None
-        self._builder = GenerationBuilder(truth, self.settings["sizes"], self.dim)
+        self._use(truth.settings())
         self._lock = WriterLock(folder / LOCK)
         self._writes = OrderedLock("writer")
         self._views = OrderedLock("snapshot")
         self._pinned: GenerationRef | None = None  # what the generation in use answers to
         self._snapshot: Snapshot | None = None
         self._delta: Delta | None = None  # of the generation in use
+
+    def _use(self, settings: dict[str, Any]) -> None:
+        """Take over the settings of the truth."""
+        self.settings = settings
+        self.levels = len(settings["sizes"])
+        self.dim: int | None = settings["dim"] if settings["vectors"] else None
+        self._builder = GenerationBuilder(self.truth, settings["sizes"], self.dim)
+
+    def refresh(self) -> None:
+        """Look whether another process has fitted the codes anew, and take over what has changed."""
+        settings = self.truth.settings()
+        if settings["fingerprint"] != self.settings["fingerprint"]:
+            self._use(settings)
+
+    @property
+    def model_source(self) -> str:
+        """Name or folder of the model; one that was fitted to the index lies in it and moves with it."""
+        name: str = self.settings["model"]
+        return str(self.folder.absolute() / name) if self.settings.get("fit") else name
 
     @classmethod
     def create(
@@ -66,10 +88,12 @@ class Index:
         dim: int,
         vectors: bool = True,
         notes: Mapping[str, Any] | None = None,
+        fit: Mapping[str, Any] | None = None,
     ) -> None:
         """Make an empty index for one model in `folder`, which may exist but must hold no index.
 
-        `notes` are further settings to keep: plain values, under names of their own.
+        `notes` are further settings to keep: plain values, under names of their own. With `fit`, `model` is a
+        folder in the index and its codes are fitted to the items: see `genius.fitting`.
         """
         files.make_folder(folder)
         with WriterLock(folder / LOCK):
@@ -82,6 +106,7 @@ class Index:
                 "dim": int(dim),
                 "vectors": vectors,
                 "notes": dict(notes or {}),
+                **({} if fit is None else {"fit": dict(fit)}),
             }
             create(folder / INDEX_FILE, settings)
 
@@ -125,18 +150,26 @@ class Index:
         own = self.folder.absolute() / FILES / Path(record.path).name
         return record.path if record.path == str(own) else None
 
-    def require_model(self, name: str, fingerprint: str, sizes: Sequence[int], dim: int) -> None:
+    def require_model(
+        self,
+        name: str,
+        fingerprint: str,
+        sizes: Sequence[int],
+        dim: int,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         """Raise IndexMismatch, with the cure, unless the index was made by this very model."""
-        same = fingerprint == self.settings["fingerprint"]
-        if same and (list(sizes) != self.settings["sizes"] or dim != self.settings["dim"]):
+        settings = self.settings if settings is None else settings
+        same = fingerprint == settings["fingerprint"]
+        if same and (list(sizes) != settings["sizes"] or dim != settings["dim"]):
             raise IndexMismatch(
                 f"{self.folder} has codes or vectors of other sizes than its model {name!r}, which no index "
                 f"has: make a new one with `genius index PATH --to NEW_FOLDER --model {name}`"
             )
         if not same:
             raise IndexMismatch(
-                f"{self.folder} was made by the model {self.settings['model']!r} "
-                f"({self.settings['fingerprint'][:12]}), not by {name!r} ({fingerprint[:12]}): "
+                f"{self.folder} was made by the model {settings['model']!r} "
+                f"({settings['fingerprint'][:12]}), not by {name!r} ({fingerprint[:12]}): "
                 f"use that model, or make a new index with `genius index PATH --to NEW_FOLDER --model {name}`"
             )
 
@@ -196,14 +229,14 @@ class Index:
     def compact(self, wait: bool = True) -> int:
         """Publish a new generation that holds every item, and forget tombstones; its number."""
         with self.writing(wait):
+            self.refresh()
             through = self.truth.last_row()
             base = self._builder.items(through, vectors=False)
             failpoint("before-build")
             built = self._builder.arrays(base)
             failpoint("during-build")
-            number = max(self.pinned().number, *generations.numbers(self.folder), 0) + 1
-            settings = {key: self.settings[key] for key in SETTINGS}
-            facts = {"layout": LAYOUT, "last_row": through, "settings": settings}
+            number = self.next_generation()
+            facts = {"layout": LAYOUT, "last_row": through, "settings": fixed_settings(self.settings)}
             digest = generations.publish(
                 self.folder, number, facts, built, self._builder.vectors(len(base), through)
             )
@@ -213,6 +246,10 @@ class Index:
                 self.truth.forget_removed(through)
             generations.delete_others(self.folder, keep=number)
             return number
+
+    def next_generation(self) -> int:
+        """A number that no generation has had."""
+        return max(self.pinned().number, *generations.numbers(self.folder), 0) + 1
 
     def worth_compacting(self) -> bool:
         """Whether the delta or the tombstones have grown enough to slow a search down."""
@@ -271,6 +308,7 @@ class Index:
         """The state as it is now, taking over what it can from the last one."""
         before = self._snapshot
         with self.truth.reading():
+            self.refresh()
             pinned = self.pinned()
             state = self._state()
             if before is None or pinned != self._pinned or before.state[0] != state[0]:
@@ -285,7 +323,7 @@ class Index:
             known = before is not None and before.removed == removed
             gone = before.gone if before is not None and known else self.truth.removed(through)
             fresh, vectors = self._grown_delta(generation.last_row, through).without(gone)
-            return Snapshot(state, generation, removed, gone, fresh, vectors, through)
+            return Snapshot(state, generation, removed, gone, fresh, vectors, through, *self._codes())
 
     def _grown_delta(self, after: int, through: int) -> Delta:
         """The rows after the generation's last, with those that have come since the last look."""
@@ -311,13 +349,20 @@ class Index:
     def _renew_in_memory(self) -> None:
         """Use a generation in memory instead of a damaged one that cannot be rewritten."""
         with self.truth.reading():
+            self.refresh()
             through = self.truth.last_row()
             generation = self._builder.in_memory(through)
             self._delta = delta = Delta(through, self.levels, self.dim)
             gone, removed = self.truth.removed(through), self.truth.removed_digest()
             state = (self.truth.identity, -1)
-            self._snapshot = Snapshot(state, generation, removed, gone, *delta.without(gone), through)
+            self._snapshot = Snapshot(
+                state, generation, removed, gone, *delta.without(gone), through, *self._codes()
+            )
             self._pinned = self.pinned()
+
+    def _codes(self) -> tuple[str, tuple[int, ...]]:
+        """The model of the codes by its fingerprint, and codes per level."""
+        return self.settings["fingerprint"], tuple(self.settings["sizes"])
 
     def _check(self, record: Record) -> None:
         width = None if record.vector is None else record.vector.shape

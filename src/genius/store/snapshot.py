@@ -32,6 +32,8 @@ class Snapshot:
     delta: RecordBatch  # rows since the generation that are not removed, without vectors
     vectors: SelectedRows | None  # those of the delta
     through: int  # rows up to here are accounted for
+    fingerprint: str  # of the model whose codes these are
+    sizes: tuple[int, ...]  # codes per level
 
     @property
     def change(self) -> int:

@@ -16,11 +16,13 @@ from genius.store.database import Database
 from genius.store.records import (
     MODALITIES,
     Amendment,
+    Codes,
     Known,
     Record,
     RecordBatch,
     Rows,
     Stamp,
+    Vectors,
     checksum,
     rows_digest,
 )
@@ -88,6 +90,28 @@ class Truth(Database):
                 "ctime_ns = ?, seen_ns = ?, content_sum = ? WHERE row = ?",
                 (*values[2:10], values[-2], change.row),
             )
+
+    def recode(self, rows: Rows, codes: Codes) -> None:
+        """Give the items of these rows other codes, (n, levels); the caller holds the transaction."""
+        query = f"SELECT {_CONTENT}, vector FROM items WHERE row = ?"
+        update = "UPDATE items SET codes = ?, content_sum = ?, codes_sum = ? WHERE row = ?"
+        for row, own in zip(rows.tolist(), codes, strict=True):
+            *values, vector = self.connection.execute(query, (row,)).fetchone()
+            record = replace(self._record(tuple(values)), codes=own)
+            columns = replace(record, vector=_vector(vector)).columns()
+            self.connection.execute(update, (columns[11], columns[13], columns[14], row))
+
+    def vectors(self, rows: Rows, dim: int) -> Vectors:
+        """The vectors of these rows, (n, dim), checksums verified."""
+        query = "SELECT row, modality, codes, codes_sum, vector FROM items WHERE row = ?"
+        found = np.empty((len(rows), dim), dtype=np.float16)
+        with self.use():
+            for place, row in enumerate(rows.tolist()):
+                values = self.connection.execute(query, (row,)).fetchone()
+                if values is None:
+                    raise corrupt(self.file, f"row {row} is gone")
+                (found[place],) = self._batch([values], len(values[2]) // 2, dim).vectors  # type: ignore[misc]
+        return found
 
     def forget_removed(self, through: int) -> None:
         """Drop tombstones of rows that no generation holds any more; the caller holds the transaction."""
@@ -258,6 +282,10 @@ class Truth(Database):
             codes.astype(np.uint16, copy=False),
             vectors,
         )
+
+
+def _vector(raw: bytes | None) -> Vectors | None:
+    return None if raw is None else np.frombuffer(raw, dtype="<f2").astype(np.float16, copy=False)
 
 
 def _path(raw: bytes | None) -> str | None:

@@ -1,0 +1,133 @@
+"""Fitting the codes of an index to its items, from their stored vectors: no images, texts or labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from genius.errors import BadInput
+from genius.fitting.folder import FITTED_SEARCH, FitRecord, delete_older, fit_name, write_fit
+from genius.model import Model, model_fingerprint
+from genius.quantize.fit import FitOptions, fit_quantizer, sample_rows
+from genius.store.index import Index
+from genius.store.recoding import recode, require_vectors
+from genius.store.records import Codes, RecordBatch
+
+if TYPE_CHECKING:
+    from genius.quantize.model import Quantizer
+
+
+@dataclass(frozen=True, slots=True)
+class FitResult:
+    """What a fit did."""
+
+    number: int
+    items: int
+    sizes: tuple[int, ...]
+    bytes_per_item: int
+    distortion: float  # 1 - cosine of embedding and its codes, mean over a sample
+    distortion_before: float | None  # None: there were no codes
+
+
+def fit_index(
+    index: Index,
+    model: Model,
+    options: FitOptions,
+    progress: Callable[[str, int], None] | None = None,
+) -> FitResult:
+    """Learn codebooks from the vectors of an index and give every item its new codes.
+
+    The caller holds `index.writing()`; `progress` is told what is being done, and of how many items.
+    """
+    require_vectors(index)
+    tell = progress or (lambda what, items: None)
+    rows, modality = _rows(index)
+    if not len(rows):
+        raise BadInput(f"{index.folder} is empty, so there is nothing to fit codes to: add items first")
+    assert index.dim is not None
+    chosen = sample_rows(len(rows), options).numpy()
+    tell("learning codes", len(chosen))
+    sample = torch.from_numpy(index.truth.vectors(rows[chosen], index.dim).astype(np.float32))
+    kinds = torch.from_numpy(modality[chosen].astype(np.int64))
+    before = _distortion(model.quantizer, sample, kinds) if model.levels > 1 else None
+    quantizer = fit_quantizer(sample, kinds, options)
+    record = FitRecord(
+        number=1 + int((index.settings.get("fit") or {}).get("number", 0)),
+        encoder=model.encoder.fingerprint,
+        made_by=made_by(index),
+        items=len(rows),
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+        distortion=round(_distortion(quantizer, sample, kinds), 6),
+    )
+    folder = write_fit(index.folder, record.number, encoder_table(model), quantizer, FITTED_SEARCH)
+    done = 0
+
+    def encode(batch: RecordBatch) -> Codes:
+        nonlocal done
+        assert batch.vectors is not None
+        done += len(batch)
+        tell("coding items", done)
+        return quantizer.codes_of(batch.vectors.astype(np.float32), batch.modality)
+
+    fingerprint = model_fingerprint(record.encoder, quantizer, folder)
+    commit(index, record, fingerprint, quantizer.sizes, encode, FITTED_SEARCH)
+    return FitResult(
+        record.number, len(rows), quantizer.sizes, len(quantizer.sizes), record.distortion, before
+    )
+
+
+def commit(
+    index: Index,
+    record: FitRecord,
+    fingerprint: str,
+    sizes: tuple[int, ...],
+    encode: Callable[[RecordBatch], Codes],
+    search: Mapping[str, Any],
+) -> None:
+    """Make the model that `write_fit` has put into the index the model of the index."""
+    settings = {
+        "model": fit_name(record.number),
+        "fingerprint": fingerprint,
+        "notes": {**index.settings["notes"], "search": dict(search)},
+        "fit": record.as_setting(),
+    }
+    recode(index, encode, sizes, settings)
+    delete_older(index.folder, record.number)
+
+
+def made_by(index: Index) -> str:
+    """Fingerprint of the model whose codes the index had before its first fit; "" if it had none."""
+    fit = index.settings.get("fit")
+    return str(fit["made_by"] if fit else index.settings["fingerprint"])
+
+
+def encoder_table(model: Model) -> dict[str, Any]:
+    """The table `encoder` of a model folder that uses the encoder of `model`."""
+    table = dict(model.encoder_settings)
+    if "fingerprint" in table:  # of an earlier fit
+        return table
+    own = {} if table.get("source") else {"model": model.name}
+    return {**table, **own, "fingerprint": model.encoder.fingerprint}
+
+
+def _rows(index: Index) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Row numbers and modalities of all items."""
+    batches = list(index.truth.batches(index.levels, None))
+    if not batches:
+        return np.zeros(0, np.int64), np.zeros(0, np.uint8)
+    every = RecordBatch.join(batches)
+    return every.rows, every.modality
+
+
+@torch.no_grad()
+def _distortion(quantizer: Quantizer, vectors: torch.Tensor, modality: torch.Tensor) -> float:
+    """1 - cosine of vectors and their codes, mean over a sample."""
+    few = torch.arange(0, len(vectors), max(1, len(vectors) // 4096))
+    vectors = torch.nn.functional.normalize(vectors[few], dim=1)
+    found = quantizer.directions(quantizer.encode(vectors, modality[few]))
+    return float(1 - (found * vectors).sum(1).mean())
