@@ -61,12 +61,12 @@ def measure(folder: Path, items: int, batch: int, vectors: bool) -> dict[str, An
         compacting = seconds(index.compact)
     with Timer() as opening:
         index = Index.open(folder)
-        PoolView(index.snapshot(), SIZES)
+        PoolView(index.snapshot())
     with index:
         new = records(items, 1, vectors)
         one = seconds(lambda: index.add(new))
         with Timer() as refresh:
-            view = PoolView(index.snapshot(), SIZES)
+            view = PoolView(index.snapshot())
         removing = seconds(lambda: index.remove([f"photos/{n:08d}.jpg" for n in range(100)]))
         if vectors:
             view.vectors(np.random.default_rng(0).integers(0, items, 400))

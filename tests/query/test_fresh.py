@@ -52,7 +52,7 @@ def test_a_change_builds_a_small_trie_however_many_items_are_new(tmp_path, monke
     with create(tmp_path / "index") as index:
         index.add([record(n, n) for n in range(20_000)])
         monkeypatch.setattr(index, "worth_compacting", lambda: False)
-        view = PoolView(index.snapshot(), SIZES)
+        view = PoolView(index.snapshot())
         assert sum(built) == 20_000
         for step in range(20):
             built.clear()
@@ -60,7 +60,7 @@ def test_a_change_builds_a_small_trie_however_many_items_are_new(tmp_path, monke
                 index.remove([f"i{step * 700}"])
             else:
                 index.add([record(step, 30_000 + step)])
-            view = PoolView(index.snapshot(), SIZES, view)
+            view = PoolView(index.snapshot(), view)
             assert sum(built) <= fresh.FINE
         assert len(view) == len(found(view)) == 20_000 + 15 - 5
 
@@ -88,8 +88,8 @@ def test_a_view_that_grew_with_the_index_is_the_view_of_the_index(tmp_path_facto
                 index.remove([f"i{id}" for id in ids])
             else:
                 index.compact()
-            grown = PoolView(index.snapshot(), SIZES, grown)
-            new = PoolView(index.snapshot(), SIZES)
+            grown = PoolView(index.snapshot(), grown)
+            new = PoolView(index.snapshot())
             assert found(grown) == found(new)
             assert set(found(grown)) == set(index.truth.rows().tolist())
             assert len(grown.segments) == len(new.segments) <= 4
@@ -101,11 +101,11 @@ def test_a_view_that_grew_with_the_index_is_the_view_of_the_index(tmp_path_facto
 def test_states_that_were_given_out_do_not_change(tmp_path):
     with create(tmp_path / "index") as index:
         index.add([record(n, n) for n in range(10)])
-        first = PoolView(index.snapshot(), SIZES)
+        first = PoolView(index.snapshot())
         before = found(first)
         index.add([record(n, n) for n in range(5, 200)])
         index.remove(["i1"])
-        second = PoolView(index.snapshot(), SIZES, first)
+        second = PoolView(index.snapshot(), first)
         assert found(first) == before
-        late = PoolView(first.snapshot, SIZES, second)  # a thread that was slow
+        late = PoolView(first.snapshot, second)  # a thread that was slow
         assert found(late) == before
