@@ -46,6 +46,7 @@ class StoredItem:
     codes: tuple[int, ...]
     text: str | None
     meta: dict[str, Any]
+    path: str | None = None
 
 
 class Client:
@@ -187,12 +188,21 @@ class Client:
             return None
         item = json.loads(raw)
         return StoredItem(
-            item["id"], Modality(item["modality"]), tuple(item["codes"]), item["text"], item["meta"]
+            item["id"],
+            Modality(item["modality"]),
+            tuple(item["codes"]),
+            item["text"],
+            item["meta"],
+            item["path"],
         )
 
     def thumbnail(self, id: str, side: int = 256) -> bytes | None:
         """A small JPEG of an item's image; None if there is no such item or image."""
         return self._maybe("GET", f"/v1/items/{quote(id, safe='')}/thumbnail?side={side}")
+
+    def original(self, id: str) -> bytes | None:
+        """The image file of an item; None if there is none, or the server does not show files."""
+        return self._maybe("GET", f"/v1/items/{quote(id, safe='')}/original")
 
     def stats(self) -> dict[str, Any]:
         """Items, sizes and settings, as plain values."""
@@ -311,6 +321,7 @@ def _hits(answer: Any) -> list[Hit]:
             modality=Modality(hit["modality"]),
             codes=tuple(hit["codes"]),
             text=hit["text"],
+            path=hit["path"],
             meta=hit["meta"],
         )
         for hit in answer["hits"]

@@ -10,14 +10,16 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from genius import Query
+from genius import Item, Query
 from genius.serve.app import create_app
 from genius.serve.limits import Limits
+from genius.store.records import Stamp
 
 KEY = "a-key-of-some-length"
 
@@ -50,7 +52,7 @@ def test_a_search_answers_as_the_engine_does(client, engine):
     assert {"hits", "took_ms", "generation", "changes", "beams", "leaves", "batch"} == set(answer)
     assert answer["beams"] > 0 and answer["leaves"] >= 7 and answer["batch"] == 1
     first = answer["hits"][0]
-    assert set(first) == {"id", "score", "rank", "modality", "codes", "text", "image", "meta"}
+    assert set(first) == {"id", "score", "rank", "modality", "codes", "text", "image", "meta", "path"}
     assert first["rank"] == 1 and len(first["codes"]) == 5
     assert len(response.headers["x-request-id"]) == 12
 
@@ -338,3 +340,51 @@ def test_an_error_of_ours_is_a_500_without_its_inside(engine):
         response = client.get("/v1/stats")
         assert response.status_code == 500 and "division" not in response.text
         assert client.get("/healthz").status_code == 200
+
+
+def test_the_original_file_and_its_path(engine, kit, tmp_path):
+    file = tmp_path / "näher.png"
+    file.write_bytes(kit.picture("teal"))
+    engine.add([Item("teal", image=file)])
+    with client_of(engine) as client:
+        response = client.get("/v1/items/teal/original")
+        assert response.content == file.read_bytes() and response.headers["content-type"] == "image/png"
+        assert client.get("/v1/items/teal").json()["path"] == str(file)
+        hits = client.post("/v1/search", json={"like": "green", "want": "image"}).json()["hits"]
+        assert {hit["id"]: hit["path"] for hit in hits}["teal"] == str(file)
+        assert client.get("/v1/items/red/original").status_code == 404, "it came as bytes"
+        file.write_text("<script>alert(1)</script>")
+        assert client.get("/v1/items/teal/original").status_code == 404, "no picture any more"
+    with client_of(engine, key=KEY) as client:
+        client.headers["authorization"] = f"Bearer {KEY}"
+        assert client.get("/v1/items/teal/original").status_code == 404
+        assert client.get("/v1/items/teal").json()["path"] is None
+        hits = client.post("/v1/search", json={"like": "green", "want": "image"}).json()["hits"]
+        assert {hit["path"] for hit in hits} == {None}
+
+
+def test_a_path_that_came_with_an_import_is_not_opened(engine, kit, tmp_path):
+    """Fault 41: whoever makes an export could name any picture of this machine in it."""
+    secret = tmp_path / "secret.png"
+    secret.write_bytes(kit.picture("teal"))
+    engine.add([Item("teal", image=secret)])
+    with patch.object(Stamp, "of", lambda status: Stamp()):
+        engine.add([Item("imported", image=secret, text="with a stamp that nobody set")])
+    with client_of(engine) as client:
+        assert client.get("/v1/items/teal/thumbnail").status_code == 200
+        assert client.get("/v1/items/imported/thumbnail").status_code == 404
+        assert client.get("/v1/items/imported/original").status_code == 404
+
+
+def test_an_item_without_an_id_is_named_after_its_content(client, kit):
+    def add(**fields) -> tuple[str, int]:
+        answer = client.post("/v1/items", data=fields, files={"image": kit.picture("teal")}).json()
+        return answer["ids"][0], answer["added"]
+
+    first, added = add(text="a teal thing")
+    assert added == 1 and client.get(f"/v1/items/{first}").json()["text"] == "a teal thing"
+    assert add(text="a teal thing") == (first, 0), "the same content is the same item"
+    assert add(text="another text")[0] != first
+    both = client.post("/v1/items", json={"items": [{"text": "one"}, {"id": "named", "text": "two"}]}).json()
+    assert both["added"] == 2 and both["ids"][1] == "named"
+    assert client.post("/v1/items", json={"items": [{"id": "", "text": "x"}]}).status_code == 422

@@ -349,7 +349,7 @@ def test_the_interface_can_be_tried(browser, engine, module_kit, shots):
     with module_kit.live(engine, key=KEY) as running:
         page = Page(browser, running.url)
         page.open("/docs")
-        page.until(lambda: len(page.all("details")) == 10, "the routes")
+        page.until(lambda: len(page.all("details")) == 11, "the routes")
 
         def send(number: int, press: str = "form button") -> str:
             block = f"details:nth-of-type({number + 1})"

@@ -16,6 +16,7 @@ OPERATIONS = [
     ("GET", "/v1/items/{id}"),
     ("DELETE", "/v1/items/{id}"),
     ("GET", "/v1/items/{id}/thumbnail"),
+    ("GET", "/v1/items/{id}/original"),
     ("GET", "/v1/codes"),
     ("GET", "/v1/stats"),
     ("GET", "/healthz"),

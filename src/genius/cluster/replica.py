@@ -27,7 +27,7 @@ from genius.serve.log import LOGGER
 from genius.serve.metrics import Metrics
 from genius.serve.schemas import CodesResponse, ItemResponse, NewItem, SearchRequest
 
-READS = ("search", "item", "thumbnail", "stats", "codes", "versions")
+READS = ("search", "item", "thumbnail", "original", "stats", "codes", "versions")
 WRITES = ("add", "remove")
 RETRY_S = 0.05  # between two attempts
 PING_S = 1.0  # a replica that has not answered for so long is asked for a sign of life
@@ -151,6 +151,11 @@ class ReplicaBackend:
         """A small JPEG of an item's image; raises NotFound."""
         data: bytes = await self._ask("thumbnail", id, side)
         return data
+
+    async def original(self, id: str) -> tuple[str, str]:
+        """The file with an item's image and its media type; raises NotFound."""
+        path, media_type = await self._ask("original", id)
+        return path, media_type
 
     async def stats(self) -> dict[str, Any]:
         """What is in the index."""

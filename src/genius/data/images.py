@@ -65,6 +65,16 @@ def open_image(source: ImageSource, max_pixels: int = MAX_PIXELS, at_least: int 
         raise BadImage(f"{name}: damaged or unreadable ({printable(error)})") from None
 
 
+def media_type(path: str | Path) -> str:
+    """The media type of an image file, such as image/jpeg, by its content; raises BadImage."""
+    try:
+        _refuse_odd_file(Path(path))
+        with Image.open(path, formats=FORMATS) as image:
+            return Image.MIME[image.format or ""]
+    except (OSError, KeyError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise BadImage(f"{_name(path)}: no image that can be read ({printable(error)})") from None
+
+
 def _name(source: ImageSource) -> str:
     return printable(source) if isinstance(source, str | Path) else "image"
 

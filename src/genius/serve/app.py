@@ -47,8 +47,8 @@ def create_app(
     """The server of an open engine, as an ASGI application; closing the engine stays with the caller.
 
     With `loopback` it answers only requests that name localhost, so that no site on the web can reach it
-    through a browser. `origins` are sites whose pages may ask. `failed` is called if the model cannot be
-    loaded; `app.state.backend.error` then says why.
+    through a browser; if it needs no key either, it shows files and their paths. `origins` are sites whose
+    pages may ask. `failed` is called if the model cannot be loaded; `app.state.backend.error` then says why.
     """
     backend = EngineBackend(engine, limits or Limits(), Metrics())
     return app_for(backend, key=key, loopback=loopback, origins=origins, failed=failed)
@@ -82,7 +82,7 @@ def app_for(
         openapi_url="/openapi.json",
     )
     app.state.backend = backend
-    app.include_router(routes(backend))
+    app.include_router(routes(backend, originals=loopback and key is None))
     _add_page(app)
     _add_errors(app)
     if origins:

@@ -51,6 +51,9 @@ class Backend(Protocol):
     async def thumbnail(self, id: str, side: int) -> bytes:
         """A small JPEG of an item's image; raises NotFound."""
 
+    async def original(self, id: str) -> tuple[str, str]:
+        """The file with an item's image and its media type; raises NotFound."""
+
     async def stats(self) -> dict[str, Any]:
         """What is in the index."""
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from genius.data.images import media_type
 from genius.engine import Engine, SearchResult
 from genius.errors import BadImage
 from genius.ingest.item import thumbnail
@@ -191,21 +192,32 @@ class EngineBackend:
 
     async def item(self, id: str) -> ItemResponse:
         """An item; raises NotFound."""
-        return item_response(await self._read(self._record, id))
+        record = await self._read(self._record, id)
+        return item_response(record).model_copy(update={"path": record.path})
 
     async def thumbnail(self, id: str, side: int) -> bytes:
         """A small JPEG of an item's image; raises NotFound."""
-        record = await self._read(self._record, id)
-        if record.path is None:
+        path = self.engine.index.image_path(await self._read(self._record, id))
+        if path is None:
             data = await self._read(self.engine.thumbnail, id, side)
             if data is None:
                 raise NotFound("no item with a picture has this id")
             return data
         try:
-            image = await self._decoder.decode(Path(record.path), side=side)
+            image = await self._decoder.decode(Path(path), side=side)
         except BadImage:
             raise NotFound("the picture of this item cannot be read any more") from None
         return await self._read(thumbnail, image, side)
+
+    async def original(self, id: str) -> tuple[str, str]:
+        """The file with an item's image and its media type; raises NotFound."""
+        path = self.engine.index.image_path(await self._read(self._record, id))
+        if path is None:
+            raise NotFound("no file of this item is known: its thumbnail is all there is")
+        try:
+            return path, await self._read(media_type, path)
+        except BadImage:
+            raise NotFound("the picture of this item cannot be read any more") from None
 
     async def stats(self) -> dict[str, Any]:
         """What is in the index."""

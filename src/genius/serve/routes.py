@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import FileResponse
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
@@ -47,9 +48,13 @@ JPEG: dict[int | str, dict[str, Any]] = {
     200: {"content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}}}
 }
 
+ANY_IMAGE: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"image/*": {"schema": {"type": "string", "format": "binary"}}}}
+}
 
-def routes(backend: Backend) -> APIRouter:
-    """All routes but the page."""
+
+def routes(backend: Backend, *, originals: bool) -> APIRouter:
+    """All routes but the page; with `originals`, files and their paths are shown."""
     api = APIRouter(responses=PROBLEMS)
     limits = backend.limits
     changes = Changes()
@@ -66,7 +71,7 @@ def routes(backend: Backend) -> APIRouter:
         ask = await _parsed(request, SearchRequest, limits)
         result, batch = await backend.search(ask)
         answer = {
-            "hits": [_hit(hit) for hit in result.hits],
+            "hits": [_hit(hit, originals) for hit in result.hits],
             "took_ms": round((time.perf_counter() - started) * 1000, 2),
             "generation": result.generation,
             "changes": result.changes,
@@ -93,11 +98,13 @@ def routes(backend: Backend) -> APIRouter:
             unchanged=added.unchanged,
             repeated=added.repeated,
             skipped=[SkippedItem(id=name, reason=reason) for name, reason in added.report.names],
+            ids=[item.id for item in items],
         )
 
     @api.get("/v1/items/{id}", summary="One item", response_model=ItemResponse, responses=MISSING)
     async def item(id: str) -> Response:
-        return _json(await backend.item(unquote(id)))
+        found = await backend.item(unquote(id))
+        return _json(found if originals else found.model_copy(update={"path": None}))
 
     @api.delete("/v1/items/{id}", summary="Remove one item", responses=MISSING)
     async def remove(id: str, request: Request) -> RemoveResponse:
@@ -116,6 +123,18 @@ def routes(backend: Backend) -> APIRouter:
     async def thumbnail(id: str, side: Annotated[int, Query(ge=16, le=1024)] = 256) -> Response:
         data = await backend.thumbnail(unquote(id), side)
         return Response(data, media_type="image/jpeg", headers={"cache-control": "private, max-age=60"})
+
+    @api.get(
+        "/v1/items/{id}/original",
+        summary="The image file of one item, on a server for its own machine",
+        response_class=Response,
+        responses={**ANY_IMAGE, **MISSING},
+    )
+    async def original(id: str) -> Response:
+        if not originals:
+            raise HTTPException(404, "a server with a key, or for other machines, shows thumbnails only")
+        path, media_type = await backend.original(unquote(id))
+        return FileResponse(path, media_type=media_type, headers={"cache-control": "private, max-age=60"})
 
     @api.get("/v1/codes", summary="What shares a prefix of codes", response_model=CodesResponse)
     async def codes(
@@ -159,7 +178,7 @@ def _json(answer: Any) -> Response:
         raise GeniusError("the metadata of an item is nested too deeply to be shown: replace it") from None
 
 
-def _hit(hit: Hit) -> dict[str, Any]:
+def _hit(hit: Hit, originals: bool) -> dict[str, Any]:
     return {
         "id": hit.id,
         "score": hit.score,
@@ -169,6 +188,7 @@ def _hit(hit: Hit) -> dict[str, Any]:
         "text": hit.text,
         "image": hit.modality.value != "text",
         "meta": dict(hit.meta),
+        "path": hit.path if originals else None,
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from hashlib import blake2b
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -109,6 +110,7 @@ class ItemResponse(BaseModel):
     text: str | None = None
     image: bool = Field(description="Whether it has a picture: see its thumbnail.")
     meta: dict[str, Any]
+    path: str | None = Field(None, description="Its file; told only by a server without a key.")
 
 
 class HitResponse(ItemResponse):
@@ -135,10 +137,19 @@ class NewItem(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    id: str = Field(min_length=1, max_length=MAX_ID)
+    id: str = Field(
+        "", min_length=1, max_length=MAX_ID, description="Without one, the item is named after its content."
+    )
     text: str | None = None
     image: ImageBytes | None = None
     meta: Annotated[dict[str, Any], AfterValidator(_storable)] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _named(self) -> NewItem:
+        if not self.id:
+            text = blake2b((self.text or "").encode(errors="replace"))
+            self.id = blake2b(self.image or b"", digest_size=8, key=text.digest()).hexdigest()
+        return self
 
 
 class AddRequest(BaseModel):
@@ -171,6 +182,7 @@ class AddResponse(BaseModel):
     unchanged: int
     repeated: int
     skipped: list[SkippedItem]
+    ids: list[str] = Field(description="The ids of the items, in the order in which they were sent.")
 
 
 class RemoveResponse(BaseModel):
