@@ -13,6 +13,7 @@ import time
 import tracemalloc
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from PIL import Image
 from genius import Client, Item, Query
 from genius.client import ServerError
 from genius.data.images import open_image
-from genius.data.isolated import ImageProcess
+from genius.data.isolated import SMALL, ImageProcess, open_in_time
 from genius.errors import BadImage, BadInput
 from genius.serve.limits import MB, Limits
 
@@ -93,6 +94,19 @@ def test_ordinary_progressive_and_run_length_pictures_are_decoded():
     assert open_image(encoded(photo, "JPEG", progressive=True), at_least=448).width >= 448
     assert open_image(many_scans(500, 100)).size == (500, 500)
     assert open_image(run_lengths(1000)).size == (1000, 1000)
+
+
+def test_a_large_file_has_a_limit_of_time_where_no_server_is(engine, kit, tmp_path, monkeypatch):
+    """Its header tells nothing; it is skipped, and the next one is what it would be without the limit."""
+    noise = encoded(Image.effect_noise((1500, 900), 90).convert("RGB"), "PNG")
+    assert len(noise) > SMALL
+    monkeypatch.setattr("genius.ingest.item.open_in_time", partial(open_in_time, seconds=0.5))
+    for name, data in (("costly.png", many_chunks(1_000_000)), ("noise.png", noise)):
+        (tmp_path / name).write_bytes(data)
+    added = engine.add([Item(name, image=tmp_path / name) for name in ("costly.png", "noise.png")])
+    assert added.added == 1 and "not decoded within 0.5 s" in added.skipped[0].reason
+    assert open_in_time(noise, 448).tobytes() == open_image(noise, at_least=448).tobytes()
+    assert open_in_time(kit.picture("red"), 448).size == (64, 48)  # a small one
 
 
 # --- in a process with limits -----------------------------------------------------------------------------

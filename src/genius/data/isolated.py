@@ -9,8 +9,10 @@ A message, in both directions, is a JSON object with its length before it, then 
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import queue
 import signal
 import struct
 import subprocess
@@ -27,7 +29,11 @@ from genius.data.images import MAX_PIXELS, open_image
 from genius.data.report import printable
 from genius.errors import BadImage
 
+SECONDS = 5.0  # of processor time for an image
 MEMORY = 1 << 30  # bytes of address space
+FILE_MEMORY = 2 << 30  # the same for files of one's own, which are not scaled down and may be larger
+SMALL = 1 << 20  # bytes of a file; within the other limits of `open_image` no such file takes 3 seconds
+PROCESSES = 4  # that decode files of one's own
 WALL = 6  # times the seconds of processor time: on a busy machine all takes longer
 START_S = 60.0  # for the process to begin, which counts against no image
 _LENGTH = struct.Struct(">I")
@@ -47,16 +53,24 @@ class ImageProcess:
         self._lock = threading.Lock()
 
     def decode(
-        self, source: bytes | Path, side: int, max_pixels: int = MAX_PIXELS, seconds: float | None = None
+        self,
+        source: bytes | Path,
+        side: int,
+        max_pixels: int = MAX_PIXELS,
+        seconds: float | None = None,
+        *,
+        fit: bool = True,
     ) -> Image.Image:
         """The image, upright and RGB, scaled down until both sides are at most `side`.
+
+        Without `fit`, the image that `open_image(source, max_pixels, at_least=side)` gives.
 
         Raises BadImage if it cannot be decoded, or not within `seconds` of processor time or the memory of
         the process.
         """
         data = source if isinstance(source, bytes) else b""
         path = None if isinstance(source, bytes) else os.fsencode(source).decode("latin-1")
-        header = {"path": path, "side": side, "max_pixels": max_pixels, "seconds": seconds}
+        header = {"path": path, "side": side, "fit": fit, "max_pixels": max_pixels, "seconds": seconds}
         expired = threading.Event()
         try:
             process = self._started()
@@ -145,6 +159,46 @@ class ImageProcess:
         return code
 
 
+class _FileProcesses:
+    """Processes for `open_in_time`, started when they are needed and kept until this process ends."""
+
+    def __init__(self) -> None:
+        self._all = [ImageProcess(FILE_MEMORY) for _ in range(PROCESSES)]
+        self._idle: queue.LifoQueue[ImageProcess] = queue.LifoQueue()
+        for process in self._all:
+            self._idle.put(process)
+        atexit.register(self._close)
+
+    def decode(self, data: bytes, side: int, seconds: float) -> Image.Image:
+        process = self._idle.get()
+        try:
+            return process.decode(data, side, seconds=seconds, fit=False)
+        finally:
+            self._idle.put(process)
+
+    def _close(self) -> None:
+        for process in self._all:
+            process.close()
+
+
+_files: _FileProcesses | None = None
+_files_lock = threading.Lock()
+
+
+def open_in_time(source: bytes, side: int, seconds: float = SECONDS) -> Image.Image:
+    """What `open_image(source, at_least=side)` gives; raises BadImage where that takes longer than `seconds`.
+
+    Only large files are decoded in a process of their own: that costs a start and a copy of the pixels.
+    """
+    global _files
+    if len(source) <= SMALL:
+        return open_image(source, at_least=side)
+    with _files_lock:
+        if _files is None:
+            _files = _FileProcesses()
+    return _files.decode(source, side, seconds)
+
+
 def _name(source: bytes | Path) -> str:
     return "image" if isinstance(source, bytes) else printable(source)
 
@@ -190,7 +244,8 @@ def _answer(header: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]
     try:
         # no side gets shorter than `side`, unless it was: a large JPEG is decoded small
         image = open_image(source, header["max_pixels"], at_least=header["side"])
-        image.thumbnail((header["side"], header["side"]))
+        if header["fit"]:
+            image.thumbnail((header["side"], header["side"]))
         pixels = image.tobytes()
     except BadImage as error:
         return {"error": str(error), "bytes": 0}, b""

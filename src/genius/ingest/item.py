@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from genius.data.images import MAX_BYTES, open_image
+from genius.data.isolated import open_in_time
 from genius.data.report import printable
 from genius.data.texts import UserText, clean_text
 from genius.data.validate import unit_vector, valid_id, valid_meta
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from PIL.Image import Image
+
+    from genius.types import ImageSource
 
 ENCODER_SIDE = 448  # pixels of the shorter side: enough for every encoder
 THUMBNAIL = 256  # pixels of the longer side
@@ -166,10 +169,17 @@ def _read(item: Item, path: str | None, expected: bytes | None) -> tuple[bytes, 
         hash = _digest(f"{source.mode} {source.size}".encode() + source.tobytes())
     if hash == expected:
         return hash, None
-    image = open_image(source, at_least=ENCODER_SIDE)
+    image = _open(source)
     if path is not None:
         image.info["source"] = path
     return hash, image
+
+
+def _open(source: ImageSource) -> Image:
+    """A file's bytes within a limit of time; a PIL image is decoded, or nearly so."""
+    if isinstance(source, bytes):
+        return open_in_time(source, ENCODER_SIDE)
+    return open_image(source, at_least=ENCODER_SIDE)
 
 
 def _digest(data: bytes) -> bytes:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from genius.data.isolated import SECONDS
+
 MB = 2**20
 
 
@@ -26,7 +28,7 @@ class Limits:
     head_s: float = 10.0  # the head of a request must be here by then, else the connection is closed
     upload_s: float = 30.0  # a request must be here by then, else 408
     decoders: int = 2  # processes that decode pictures, each with 1 GB of memory
-    decode_s: float = 5.0  # of processor time, for one picture
+    decode_s: float = SECONDS  # of processor time, for one picture
     decode_all_s: float = 30.0  # for all pictures of a request that adds items
     search_s: float = 10.0  # a search must be answered by then, its picture decoded, else 503
     write_s: float = 120.0
