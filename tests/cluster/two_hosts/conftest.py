@@ -1,7 +1,7 @@
 """Two hosts: network namespaces with an address each, joined by a cable that can be cut (root on Linux only).
 
-Each side sees a folder of its own at the same path, as two machines would, and one folder that both share:
-the folder of a training run, as docs/design.md asks.
+Each side sees a folder of its own at the same path, as two machines would. One folder is shared, for what the
+docs ask to share: the folder of a training run, sources, and `--parts`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from genius.training.log import read_log
-
-pytestmark = pytest.mark.slow
-
-STAGES = Path(__file__).parents[1] / "faults" / "torchrun_stages.py"
 
 
 @dataclass(frozen=True)
@@ -55,13 +49,20 @@ class Host:
         logs = sorted(self.own.glob("log-*.txt"))[-3:]
         return "\n".join(f"{self.address}: {log.read_text()[-2500:]}" for log in logs)
 
-    def pids(self) -> list[int]:
+    def processes(self) -> dict[int, list[bytes]]:
+        """The command lines of what runs on this host."""
         found = subprocess.run(["ip", "netns", "pids", self.namespace], capture_output=True, text=True)
-        return [int(pid) for pid in found.stdout.split()]
+        words = {}
+        for pid in map(int, found.stdout.split()):
+            try:
+                words[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            except OSError:  # it has ended
+                continue
+        return words
 
     def kill(self) -> None:
         """The machine is switched off."""
-        for pid in self.pids():
+        for pid in self.processes():
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -86,6 +87,12 @@ class Pair:
     def said(self) -> str:
         return f"{self.a.said()}\n{self.b.said()}"
 
+    def wait(self, true: Callable[[], Any], seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < end, self.said()
+            time.sleep(0.1)
+
 
 def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
@@ -100,14 +107,7 @@ def finish(process: subprocess.Popen[Any], seconds: float) -> int:
             process.wait()
 
 
-def wait(pair: Pair, true: Callable[[], Any], seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, pair.said()
-        time.sleep(0.1)
-
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def hosts() -> Iterator[Pair]:
     """Two hosts, which are gone afterwards with all that runs on them."""
     if sys.platform != "linux" or os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"):
@@ -141,67 +141,3 @@ def hosts() -> Iterator[Pair]:
             subprocess.run(["ip", "netns", "delete", name], capture_output=True)
         time.sleep(0.5)
         shutil.rmtree(root, ignore_errors=True)
-
-
-# --- training ---------------------------------------------------------------------------------------------
-
-
-def train(host: Host, pair: Pair, *strike: Any, **env: str) -> subprocess.Popen[str]:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
-    torchrun += ["--rdzv-backend=c10d", f"--rdzv-endpoint={pair.a.address}:29500", "--rdzv-id=job"]
-    torchrun += [f"--local-addr={host.address}", f"--rdzv-conf=is_host={int(host is pair.a)},read_timeout=10"]
-    return host.start([*torchrun, STAGES, pair.shared / "run", *strike], **env)
-
-
-def losses(folder: Path) -> list[tuple[int, float]]:
-    logs = [read_log(folder / stage / "log.jsonl") for stage in ("quantizer", "decoder")]
-    return [(line["step"], line["loss"]) for log in logs for line in log if "loss" in line]
-
-
-@pytest.mark.parametrize("fault", ["cut", "kill"])
-def test_training_ends_in_time_when_the_other_host_is_gone_and_goes_on_later(hosts: Pair, fault: str) -> None:
-    """The second host stops at its tenth step; then its cable is cut, or it is switched off."""
-    (hosts.shared / "run").mkdir()
-    (hosts.shared / "alone").mkdir()
-    assert hosts.a.run([sys.executable, STAGES, hosts.shared / "alone"]) == 0, hosts.said()
-    strike = ("1", "10", str(int(signal.SIGSTOP)))
-    nodes = [train(host, hosts, *strike, GENIUS_TIMEOUT_S="10") for host in (hosts.a, hosts.b)]
-    stopped: list[int] = []
-    wait(hosts, lambda: stopped.extend(pid for pid in ranks(hosts) if state(pid) == "T") or stopped, 120)
-    if fault == "cut":
-        hosts.cut()
-        os.kill(stopped[0], signal.SIGCONT)
-        wait(hosts, lambda: not ranks(hosts), 120)  # both sides give up
-        hosts.restore()  # torchrun itself ends where it can say so: it waits for the other's as TCP does
-    elif stopped[0] in hosts.b.pids():
-        hosts.b.kill()
-    else:
-        hosts.a.kill()
-    wait(hosts, lambda: all(node.poll() is not None for node in nodes), 150)
-    assert all(node.returncode for node in nodes), hosts.said()
-    assert [line["step"] for line in read_log(hosts.shared / "run" / "quantizer" / "log.jsonl")][-1] == 8
-    nodes = [train(host, hosts) for host in (hosts.a, hosts.b)]
-    assert [finish(node, 240) for node in nodes] == [0, 0], hosts.said()
-    assert losses(hosts.shared / "run") == [
-        (step, pytest.approx(loss, rel=1e-3)) for step, loss in losses(hosts.shared / "alone")
-    ]
-
-
-def ranks(pair: Pair) -> list[int]:
-    """The training processes of both hosts."""
-    found = []
-    for pid in (*pair.a.pids(), *pair.b.pids()):
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:  # it has ended
-            continue
-        if STAGES.as_posix().encode() in words and b"torch.distributed.run" not in words:
-            found.append(pid)
-    return found
-
-
-def state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return ""
