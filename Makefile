@@ -1,6 +1,7 @@
 # Two commands do everything on a fresh machine with Python 3.11: `make demo` and `make test`.
 PYTHON ?= python3
 VENV := .venv
+JOBS ?= 2
 BIN := $(VENV)/bin
 
 .PHONY: demo test quick check docs weights clean
@@ -8,12 +9,15 @@ BIN := $(VENV)/bin
 demo: $(VENV)/.demo
 	$(BIN)/genius demo $(ARGS)
 
+# Tests of one file share a process, JOBS processes run at the same time (tests/conftest.py).
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --no-loadscope-reorder
+
 test: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
+	$(PYTEST)
 
 # All tests but the slow tier: packaging, clusters, several hosts, chaos.
 quick: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow"
+	$(PYTEST) -m "not slow"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

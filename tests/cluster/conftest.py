@@ -36,6 +36,7 @@ def ray() -> Iterator[Any]:
         import ray as module
 
         module.init(
+            address="local",  # never one that another program has started
             num_cpus=2,
             include_dashboard=False,
             object_store_memory=200 * 2**20,
@@ -106,6 +107,21 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
                 shard.addfile(member, io.BytesIO(data))
     return {"folder": folder, "jsonl": root / "lines.jsonl", "parquet": root / "rows.parquet",
             "tar": root / "shard.tar"}  # fmt: skip
+
+
+def processes_below(root: int) -> dict[int, bytes]:
+    """The living processes that `root` and its children have started, with their command lines."""
+    parents, words = {}, {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            words[int(process.name)] = (process / "cmdline").read_bytes()  # empty once it has ended
+        except OSError:
+            continue
+    below = {root}
+    while more := {pid for pid, parent in parents.items() if parent in below} - below:
+        below |= more
+    return {pid: words[pid] for pid in below - {root} if words.get(pid)}
 
 
 def rows_of(index: Path) -> list[dict[str, Any]]:

@@ -12,27 +12,15 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("ray", reason="a cluster needs the extra `cluster`")
 
 
-def ray_processes() -> set[int]:
-    found = set()
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (process / "cmdline").read_bytes()
-        except OSError:  # it has ended
-            continue
-        if words.startswith(b"ray::") or b"raylet" in words or b"gcs_server" in words:
-            found.add(int(process.name))
-    return found
-
-
-def test_it_serves_until_it_is_told_to_stop(plain: Path, tmp_path: Path) -> None:
+def test_it_serves_until_it_is_told_to_stop(plain: Path, kit: Any, tmp_path: Path) -> None:
     shutil.copytree(plain, tmp_path / "index")
-    before = ray_processes()
     command = [sys.executable, "-c", "from genius.cli import main; main()", "serve", "--in", "index"]
     command += ["--cluster", "local", "--replicas", "1", "--port", "0"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -46,15 +34,24 @@ def test_it_serves_until_it_is_told_to_stop(plain: Path, tmp_path: Path) -> None
         )
         with urllib.request.urlopen(ask, timeout=60) as answer:
             assert len(json.loads(answer.read())["hits"]) == 20
+        started = kit.processes_below(server.pid)
+        assert any(b"raylet" in words for words in started.values())
         server.send_signal(signal.SIGTERM)
         assert server.wait(60) == 143
     finally:
         server.kill()
         server.communicate()
     end = time.monotonic() + 30
-    while ray_processes() - before and time.monotonic() < end:
-        time.sleep(0.2)
-    assert ray_processes() <= before
+    while (left := [pid for pid in started if alive(pid)]) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert left == []
+
+
+def alive(pid: int) -> bool:
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())  # empty: it has ended
+    except OSError:
+        return False
 
 
 def test_the_address_of_a_proxy_is_refused() -> None:

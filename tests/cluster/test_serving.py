@@ -11,7 +11,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,17 +71,17 @@ def call(url: str, path: str, body: Any = None, method: str | None = None) -> tu
         return error.code, json.loads(told) if told.startswith(b"{") else told
 
 
-def replica_pids(deployment: str = "replicas") -> list[int]:
-    """The processes that search; Ray names its workers by what they do."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (process / "cmdline").read_bytes()
-        except OSError:  # it has ended
-            continue
-        if words.startswith(f"ray::ServeReplica:genius:{deployment}".encode()):
-            found.append(int(process.name))
-    return sorted(found)
+@pytest.fixture(scope="module")
+def replica_pids(kit: Any) -> Callable[..., list[int]]:
+    """The processes of this Ray that search; Ray names its workers by what they do."""
+
+    def found(deployment: str = "replicas") -> list[int]:
+        name = f"ray::ServeReplica:genius:{deployment}".encode()
+        return sorted(
+            pid for pid, words in kit.processes_below(os.getpid()).items() if words.startswith(name)
+        )
+
+    return found
 
 
 def test_answers_are_those_of_the_engine(url, index, sources):
@@ -144,7 +144,7 @@ def test_a_new_generation_is_taken_up_while_it_is_served(url, index):
         assert (after["generation"], after["hits"]) == (number, before["hits"])
 
 
-def test_a_killed_shard_changes_no_answer(url):
+def test_a_killed_shard_changes_no_answer(url, replica_pids):
     before = [call(url, "/v1/search", ask)[1]["hits"] for ask in SEARCHES]
     (shard,) = replica_pids("vectors-0")
     os.kill(shard, signal.SIGKILL)
@@ -185,7 +185,7 @@ class Load:
             thread.join()
 
 
-def test_a_killed_replica_loses_no_request(ray, url):
+def test_a_killed_replica_loses_no_request(ray, url, replica_pids):
     before = replica_pids()
     assert len(before) == 2
     with Load(url) as load:
@@ -197,7 +197,7 @@ def test_a_killed_replica_loses_no_request(ray, url):
     assert [answer for answer in load.answers if answer[0] != 200] == []
 
 
-def test_readiness_is_the_truth_when_all_replicas_and_the_front_die(ray, url):
+def test_readiness_is_the_truth_when_all_replicas_and_the_front_die(ray, url, replica_pids):
     """Fault 47: it is not ready within 5 s, and recovers by itself."""
     assert call(url, "/readyz") == (200, {"status": "ready"})
     dead = set(replica_pids())
