@@ -21,7 +21,7 @@ from genius.ingest.result import AddResult
 from genius.types import Hit, Item, Modality, Query
 
 if TYPE_CHECKING:
-    from genius.types import ImageSource
+    from genius.types import ImageSource, VectorSource
 
 ITEMS = "/v1/items"
 BATCH = 16  # items in one request
@@ -95,6 +95,7 @@ class Client:
         body = {
             "text": parts.text,
             "image": None if parts.image is None else _base64(parts.image),
+            "vector": _numbers(parts.vector),
             "want": parts.want,
             "instruction": parts.instruction,
             "limit": k,
@@ -277,7 +278,9 @@ def _fields(item: Item) -> dict[str, Any]:
     if not isinstance(item, Item):
         raise BadInput(f"not an Item but {type(item).__name__}")
     try:
-        fields = _without_none({"id": item.id, "text": item.text, "meta": dict(item.meta)})
+        fields = _without_none(
+            {"id": item.id, "text": item.text, "meta": dict(item.meta), "vector": _numbers(item.vector)}
+        )
         if item.image is not None:
             fields["image"] = _base64(item.image)
         json.dumps(fields, allow_nan=False)
@@ -286,6 +289,10 @@ def _fields(item: Item) -> dict[str, Any]:
     except Exception as error:  # parts of a type that nobody foresaw: their owner is told, the run goes on
         raise BadInput(f"cannot be sent: {type(error).__name__}: {error}") from None
     return {"id": None, **fields}
+
+
+def _numbers(vector: VectorSource | None) -> list[float] | None:
+    return None if vector is None else [float(number) for number in vector]
 
 
 def _base64(image: ImageSource) -> str:

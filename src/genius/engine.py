@@ -9,6 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from genius.data.images import open_image
 from genius.data.report import Report
 from genius.data.validate import valid_id
@@ -204,11 +207,16 @@ class Engine:
         source: str | None = None,
         report: Report | None = None,
         progress: Callable[[AddResult], None] | None = None,
+        fit: str = "auto",
     ) -> AddResult:
         """Add or update items by id; searchable and on disk batch by batch, without any rebuild.
 
-        Unchanged items are not encoded again, bad ones are skipped and named in the result's report.
+        Unchanged items are not encoded again, bad ones are skipped and named in the result's report. In an
+        index for an encoder without trained codes, these are fitted at the end once that is worth it, unless
+        `fit` is `never`.
         """
+        if fit not in ("auto", "never"):
+            raise BadInput(f"fit {fit!r}: use auto or never")
         if isinstance(items, Item):
             raise BadInput("add takes several items: call add([item]) for one")
         with self.index.writing():
@@ -220,6 +228,8 @@ class Engine:
                 model = self.model  # it was fitted anew in between
             added = add_items(self.index, model, items, source=source, report=report, progress=progress)
             self.index.compact_if_due()
+            if fit == "auto" and self.index.settings.get("fit") and self.fit_is_due():
+                self.fit()
         return added
 
     def remove(self, ids: str | Iterable[str]) -> int:
@@ -254,6 +264,12 @@ class Engine:
                 raise BadInput("only a model that is loaded by name or folder can be fitted to an index")
             options = FitOptions(seed=seed) if item_bytes is None else FitOptions(item_bytes, seed=seed)
             return fit_index(self.index, model, options, progress)
+
+    def fit_is_due(self) -> str | None:
+        """Why fitting the codes is worth it; None if it is not."""
+        from genius.fitting.due import fit_state
+
+        return fit_state(self.index).due
 
     def compact(self) -> int:
         """Merge all changes into a new generation of arrays; returns its number."""
@@ -359,17 +375,20 @@ class Engine:
         record = self.get(id)
         if record is None:
             raise BadInput(f"no item is called {id!r}")
-        image = None if record.modality is Modality.TEXT else self.thumbnail(id, LIKE_SIDE)
         words = (but or "").strip()
-        # with an image, the words take the place of the caption; a text they add to
-        parts = [words] if words and image is not None else [record.text, words]
-        query = Query(text=" ".join(filter(None, parts)) or None, image=image)
+        if self.index.embeds:
+            image = None if record.modality is Modality.TEXT else self.thumbnail(id, LIKE_SIDE)
+            # with an image, the words take the place of the caption; a text they add to
+            parts = [words] if words and image is not None else [record.text, words]
+            query = Query(text=" ".join(filter(None, parts)) or None, image=image)
+        else:
+            query = Query(text=words or None, vector=self.vector(id))
         others = [hit for hit in self.search(query, k + 1, want, instruction=instruction) if hit.id != id][:k]
         return [replace(hit, rank=number) for number, hit in enumerate(others, start=1)]
 
     def warm(self) -> None:
         """Load what the first search needs, and record the programs that a GPU replays."""
-        self.search("first", k=1)
+        self.search(Query(text="first") if self.index.embeds else Query(vector=np.ones(self.model.dim)), k=1)
         loaded = self._current_model()
         options = self._options(loaded.model, 10, None, None, None)
         loaded.searcher_for(options).warm(self._current().segments, options)
@@ -395,6 +414,13 @@ class Engine:
         found = self.index.truth.record(id) if _storable(id) else None
         return None if found is None else found[1]
 
+    def vector(self, id: str) -> NDArray[np.float16]:
+        """The embedding of an item, unit length, (dim,)."""
+        found = self.index.truth.record(id) if _storable(id) else None
+        if found is None or self.index.dim is None:
+            raise BadInput(f"no item is called {id!r}" if found is None else "this index keeps no vectors")
+        return self.index.truth.vectors(np.array([found[0]]), self.index.dim)[0]
+
     def thumbnail(self, id: str, side: int = THUMBNAIL) -> bytes | None:
         """A small JPEG of an item's image, made on demand; None if there is no such item or image."""
         found = self.index.truth.record(id) if _storable(id) else None
@@ -409,7 +435,12 @@ class Engine:
     def stats(self) -> dict[str, Any]:
         """Items, sizes and settings, and the default search, as plain values; does not load the model."""
         search = describe_options(self._search_settings(), vectors=self.index.dim is not None)
-        return {**stats(self.index), "search": search}
+        from genius.fitting.due import fit_state
+
+        fit = fit_state(self.index)
+        if fit.number:
+            search["chosen_on"] = "nothing: plain values"
+        return {**stats(self.index), "search": search, "fit": fit.as_dict()}
 
     def _search_settings(self) -> Mapping[str, Any]:
         """The search settings of the model; those stored with the index, if the model cannot be read."""

@@ -15,6 +15,7 @@ from genius.cli.bench import bench, report
 from genius.cli.convert import convert
 from genius.cli.demo import demo
 from genius.cli.evaluate import ablate, evaluate
+from genius.cli.fit import fit
 from genius.cli.index import index
 from genius.cli.manage import check, compact, export, import_, remove, stats
 from genius.cli.plot import plot
@@ -32,6 +33,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "stats": stats,
     "check": check,
     "compact": compact,
+    "fit": fit,
     "export": export,
     "import": import_,
     "demo": demo,

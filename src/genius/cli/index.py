@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from genius.cli.fit import report_fit
 from genius.cli.output import (
     DEFAULT_INDEX,
     Device,
@@ -30,6 +32,13 @@ if TYPE_CHECKING:
     from genius.types import Item
 
 
+class FitWhen(StrEnum):
+    """When `genius index` fits the codes."""
+
+    AUTO = "auto"
+    NEVER = "never"
+
+
 def index(
     paths: Annotated[
         list[str],
@@ -42,6 +51,16 @@ def index(
     model: Annotated[
         str | None, typer.Option(help=f"Name or folder (default: the index's, or {DEFAULT_MODEL}).")
     ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Encoder without trained codes: a hub name, a folder, or `vectors`; codes are fitted.",
+        ),
+    ] = None,
+    fit: Annotated[
+        FitWhen, typer.Option(help="Fit the codes when the collection has outgrown them, or never.")
+    ] = FitWhen.AUTO,
     prune: Annotated[
         bool, typer.Option("--prune", help="Remove items that the paths no longer have.")
     ] = False,
@@ -80,7 +99,9 @@ def index(
         if isinstance(place, Path) and not place.exists():
             raise BadInput(f"no folder or file at {place}: check the spelling")
     with (
-        Engine.open_or_create(to, model, vectors=vectors, device=device) as engine,
+        Engine.open_or_create(
+            to, model, encoder=encoder, dim=_width(encoder, to, places), vectors=vectors, device=device
+        ) as engine,
         engine.index.writing(),
     ):
         summary: dict[str, Any] = {"added": 0, "updated": 0, "unchanged": 0, "skipped": 0, "removed": 0}
@@ -93,6 +114,7 @@ def index(
         except (KeyboardInterrupt, SystemExit):
             say(f"stopped; {engine.stats()['items']} items are safe in {to}. Run the same command to go on")
             raise
+        _fit_if_due(engine, fit)
         if engine.stats()["fresh"] and not engine.stats()["generation"]:
             engine.compact()  # the next search starts from finished arrays
         summary["items"] = engine.stats()["items"]
@@ -102,6 +124,35 @@ def index(
         say(f"there was nothing to index in {', '.join(paths)}: no images, texts or tables")
     if summary["skipped"] and not any(summary[name] for name in ("added", "updated", "unchanged")):
         raise BadInput("none of the files could be used: the reasons are above")
+
+
+def _width(encoder: str | None, to: Path, places: list[Path | RemotePath]) -> int | None:
+    """The width of vectors that were made elsewhere: that of the first one; None for other encoders."""
+    from genius.data.tables import read_items
+    from genius.store.connection import INDEX_FILE
+
+    if encoder != "vectors" or (to / INDEX_FILE).exists():
+        return None
+    for place in places:
+        for item in read_items(place):
+            if item.vector is not None:
+                return len(item.vector)
+    raise BadInput(
+        "--encoder vectors, but no vectors came with the items: give a Parquet, JSONL or CSV file with a "
+        "column `vector`, an .npy or a .safetensors file"
+    )
+
+
+def _fit_if_due(engine: Engine, when: FitWhen) -> None:
+    """Fit the codes if that is worth it, or say so."""
+    reason = engine.fit_is_due()
+    if reason is None:
+        return
+    if when is FitWhen.NEVER or not engine.index.settings.get("fit"):
+        say(f"{reason}: `genius fit --in {engine.index.folder}` fits the codes to the collection")
+        return
+    say(reason)
+    report_fit(engine)
 
 
 def _count_in(summary: dict[str, Any], added: AddResult, removed: int) -> None:
@@ -181,7 +232,9 @@ def _index_path(
     source = _resolved(path)
     items = _collect_ids(read_items(path, _patterns(engine, path, exclude), report), seen if prune else None)
     with progress(_count(path), f"index {path.name}") as done:
-        added = engine.add(items, source=source, report=report, progress=lambda so_far: done(so_far.done))
+        added = engine.add(
+            items, source=source, report=report, progress=lambda so_far: done(so_far.done), fit="never"
+        )
     say_report(report)
     return added, _prune(engine, source, seen, report) if prune else 0
 

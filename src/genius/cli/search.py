@@ -31,6 +31,10 @@ class Rerank(StrEnum):
 def search(
     text: Annotated[str | None, typer.Argument(help="What to search for.")] = None,
     image: Annotated[Path | None, typer.Option(help="An image, alone or with the text.")] = None,
+    vector: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="An embedding made elsewhere: .npy, or JSON (`-`: from stdin)."),
+    ] = None,
     like: Annotated[
         str | None, typer.Option(metavar="ID", help="A stored item; the text says what is to differ.")
     ] = None,
@@ -62,14 +66,35 @@ def search(
     sentence = "" if no_instruction else instruction
     with Engine.open(folder, device=device) as engine:
         if like is None:
-            query = Query(text=text, image=image)
+            query = Query(text=text, image=image, vector=None if vector is None else _vector(vector))
             hits = engine.search(
                 query, k, want, search=method, rerank=rerank, beam=beam, instruction=sentence
             )
-        elif image is not None or method or rerank or beam:
+        elif image is not None or vector is not None or method or rerank or beam:
             raise BadInput("--like goes with a text, what is wanted and -k: leave the other options out")
         else:
             hits = engine.like(like, text, k, want, instruction=sentence)
         for line in hit_lines(hits, form):
             print(line)
         sys.stdout.flush()  # before files are closed, which takes a moment
+
+
+def _vector(file: Path) -> list[float]:
+    """The one vector in a file."""
+    import json
+
+    import numpy as np
+
+    from genius.errors import BadInput
+
+    try:
+        if file.suffix == ".npy":
+            found = np.load(file, allow_pickle=False)
+        else:
+            text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+            found = np.asarray(json.loads(text), dtype=np.float64)
+    except (OSError, ValueError, TypeError) as error:
+        raise BadInput(f"{file} holds no vector ({error}): give .npy, or JSON as [0.1, 0.2, …]") from None
+    if found.squeeze().ndim != 1:
+        raise BadInput(f"{file} has the shape {found.shape}: a query is one vector")
+    return [float(number) for number in found.squeeze()]

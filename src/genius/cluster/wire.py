@@ -24,6 +24,7 @@ _ITEMS = pa.schema(
         ("image", pa.binary()),
         ("text", pa.string()),
         ("meta", pa.string()),
+        ("vector", pa.list_(pa.float32())),
     ]
 )
 _TEXTS = ("id", "modality", "text", "meta")
@@ -65,6 +66,7 @@ def pack_items(items: Iterable[Item]) -> bytes:
                 "image": image if isinstance(image, bytes) else None,
                 "text": item.text,
                 "meta": json.dumps(dict(item.meta)),
+                "vector": None if item.vector is None else np.asarray(item.vector, np.float32),
             }
         )
     return _pack(pa.Table.from_pylist(rows, schema=_ITEMS))
@@ -76,7 +78,7 @@ def unpack_items(data: bytes) -> list[Item]:
     for row in _unpack(data).to_pylist():
         path = None if row["path"] is None else Path(os.fsdecode(row["path"]))
         image = row["image"] if row["image"] is not None else path or row["uri"]
-        found.append(Item(row["id"], image, row["text"], json.loads(row["meta"])))
+        found.append(Item(row["id"], image, row["text"], json.loads(row["meta"]), row["vector"]))
     return found
 
 

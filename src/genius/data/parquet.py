@@ -35,15 +35,19 @@ def read_parquet(file: Path | RemotePath, report: Report) -> Iterator[Item]:
     try:
         with file.open("rb") as stream, ParquetFile(stream) as opened:
             names = {name.lower() for name in opened.schema_arrow.names}
-            if not names & {"image", "path", "text"}:
-                raise BadData(f"{printable(file)}: no column is called image, path or text: name them so")
+            if not names & {"image", "path", "text", "vector"}:
+                raise BadData(
+                    f"{printable(file)}: no column is called image, path, text or vector: name one so"
+                )
             for batch in opened.iter_batches(ROWS_AT_ONCE):
+                batch, vectors = _without_vectors(batch)
                 for start in range(batch.num_rows):
                     number += 1
                     fields: dict[str, Any] = {}
                     try:
                         (row,) = batch.slice(start, 1).to_pylist()
                         fields, data = _fields(row)
+                        fields |= {} if vectors is None else {"vector": vectors[start]}
                         item = item_of(fields, file.parent, data, f"{file.name}/{number}")
                     except (ValueError, OverflowError, ArrowException, BadInput) as error:
                         skip_row(report, f"{file}:{number}", error, fields)
@@ -55,6 +59,16 @@ def read_parquet(file: Path | RemotePath, report: Report) -> Iterator[Item]:
                     yield item
     except (OSError, ArrowException) as error:
         raise BadData(f"{printable(file)}: cannot be read ({printable(error)})") from None
+
+
+def _without_vectors(batch: Any) -> tuple[Any, list[Any] | None]:
+    """A batch without its column of vectors, and that column: an array or None for each row."""
+    for number, name in enumerate(batch.schema.names):
+        if name.lower() == "vector":
+            column = batch.column(number)
+            vectors = [None if cell.as_py() is None else cell.values.to_numpy(False) for cell in column]
+            return batch.drop_columns([name]), vectors
+    return batch, None
 
 
 def _fields(row: dict[str, Any]) -> tuple[dict[str, Any], bytes | None]:

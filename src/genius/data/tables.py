@@ -1,12 +1,14 @@
 """Items from JSONL and CSV files, and from whatever a path or a URI holds.
 
-Fields: `id` (else the image path as written), `image` or `path`, `text`; `meta` and all others go to the
-item's meta. Image paths are relative to the file. A bad line is skipped, counted and named `file:line`.
+Fields: `id` (else the image path as written), `image` or `path`, `text`, `vector` (an embedding that was made
+elsewhere); `meta` and all others go to the item's meta. Image paths are relative to the file. A bad line is
+skipped, counted and named `file:line`.
 """
 
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,13 +21,15 @@ from genius.data.remote import RemotePath, is_uri, location
 from genius.data.report import Report, is_printable, printable
 from genius.data.tars import read_tar
 from genius.data.texts import UserText, clean_text
-from genius.data.validate import valid_meta
+from genius.data.validate import unit_vector, valid_meta
+from genius.data.vectors import SUFFIXES as VECTOR_SUFFIXES
+from genius.data.vectors import read_vectors
 from genius.errors import BadData, BadInput
 from genius.types import Item
 
 JSON_SUFFIXES = (".jsonl", ".ndjson")
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_FIELDS = frozenset(("id", "image", "path", "text", "meta"))
+_FIELDS = frozenset(("id", "image", "path", "text", "meta", "vector"))
 
 
 def read_items(
@@ -53,9 +57,13 @@ def read_items(
         return read_parquet(place, report)
     if suffix == ".tar":
         return read_tar(place, report)
+    if suffix in VECTOR_SUFFIXES:
+        return read_vectors(place, report)
     if suffix in SUFFIXES or suffix == TEXT_SUFFIX:
         return read_files(place.parent, place.parent, [place.name], report)
-    known = ", ".join((*JSON_SUFFIXES, *DELIMITERS, ".parquet", ".tar", TEXT_SUFFIX, *sorted(SUFFIXES)))
+    known = ", ".join(
+        (*JSON_SUFFIXES, *DELIMITERS, ".parquet", ".tar", *VECTOR_SUFFIXES, TEXT_SUFFIX, *sorted(SUFFIXES))
+    )
     raise BadInput(f"cannot tell what {printable(place)} holds: give a folder or a file ending in {known}")
 
 
@@ -105,9 +113,9 @@ def _columns(reader: Any, file: Path | RemotePath) -> list[str]:
     except csv.Error as error:
         raise BadData(f"{printable(file)}:1: {error}") from None
     columns = [name.lower() if name.lower() in _FIELDS else name for name in names]
-    if not {"image", "path", "text"} & set(columns):
+    if not {"image", "path", "text", "vector"} & set(columns):
         raise BadData(
-            f"{printable(file)}:1: no column is called image, path or text; name them in the first line"
+            f"{printable(file)}:1: no column is called image, path, text or vector: name one so in line 1"
         )
     return columns
 
@@ -144,12 +152,17 @@ def item_of(
     """
     image, text = _string(fields, "image") or _string(fields, "path"), _string(fields, "text")
     cleaned = clean_text(text) if text else UserText("")
-    if not image and data is None and not cleaned.text:
+    vector = fields.get("vector")
+    if isinstance(vector, str):  # a cell of a CSV
+        vector = json.loads(vector)
+    if vector is not None:
+        unit_vector(vector)
+    elif not image and data is None and not cleaned.text:
         raise ValueError("neither image nor text" if text is None else "empty text and no image")
     source: str | Path | bytes | None = data
     if data is None and image:
         path = location(image) if is_uri(image) else folder / image
-        if not _is_file(path):
+        if vector is None and not _is_file(path):  # with a vector, nobody opens it now
             raise ValueError(f"no image at {path}")
         source = path if isinstance(path, Path) else str(path)
     meta = fields.get("meta") or {}
@@ -159,7 +172,7 @@ def item_of(
     valid_meta(meta)
     if cleaned.flags:
         meta["text_flags"] = list(cleaned.flags)
-    return Item(_id(fields, image, name), source, cleaned.text or None, meta)
+    return Item(_id(fields, image, name), source, cleaned.text or None, meta, vector)
 
 
 def skip_row(

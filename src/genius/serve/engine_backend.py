@@ -122,13 +122,17 @@ class EngineBackend:
 
     async def _query(self, ask: SearchRequest) -> Query:
         text, image = ask.text, None
+        if ask.vector is not None:
+            return Query(vector=ask.vector, want=_modality(ask.want), instruction=ask.instruction or None)
         if ask.image is not None:
             image = await self._decoder.decode(ask.image, self.limits.pixels)
+        if ask.like is not None and not self.engine.index.embeds:
+            vector = await self._read(self.engine.vector, ask.like)
+            return Query(text=text, image=image, vector=vector, want=_modality(ask.want))
         if ask.like is not None:
             text, stored = await self._like(ask.like, (text or "").strip())
             image = image or stored
-        want = None if ask.want == "any" else Modality(ask.want)
-        return Query(text=text, image=image, want=want, instruction=ask.instruction)
+        return Query(text=text, image=image, want=_modality(ask.want), instruction=ask.instruction)
 
     async def _like(self, id: str, but: str) -> tuple[str | None, Image | None]:
         """Text and image to search with for what is like an item; with `but`, a caption gives way to it."""
@@ -149,14 +153,18 @@ class EngineBackend:
         if any(item.image is not None for item in items):
             self._require_turn()
             async with self._adding:
-                added = await self._write(self.engine.add, await self._decoded(items, refused))
+                added = await self._write(self._add, await self._decoded(items, refused))
         else:
-            added = await self._write(self.engine.add, [Item(i.id, None, i.text, i.meta) for i in items])
+            added = await self._write(self._add, [Item(i.id, None, i.text, i.meta, i.vector) for i in items])
         for id, reason in refused:
             added.report.skip(id, reason)
         for how in ("added", "updated"):
             self.metrics.changed.labels(how).inc(getattr(added, how))
         return added
+
+    def _add(self, items: Sequence[Item]) -> AddResult:
+        """Add items; fitting codes to them would take too long for a request."""
+        return self.engine.add(items, fit="never")
 
     async def _decoded(self, items: Sequence[NewItem], refused: list[tuple[str, BadImage]]) -> list[Item]:
         """The items with their images decoded, one after the other; those that cannot be are `refused`."""
@@ -167,7 +175,7 @@ class EngineBackend:
                     try:
                         data = item.image
                         image = None if data is None else await self._decoder.decode(data, self.limits.pixels)
-                        ready.append(Item(item.id, image, item.text, item.meta))
+                        ready.append(Item(item.id, image, item.text, item.meta, item.vector))
                     except BadImage as error:
                         refused.append((item.id, error))
         except TimeoutError:
@@ -276,6 +284,10 @@ class EngineBackend:
         self._writing -= 1
         if not change.cancelled():
             change.exception()  # whoever gave up waiting does not ask for it
+
+
+def _modality(want: str) -> Modality | None:
+    return None if want == "any" else Modality(want)
 
 
 def item_response(record: Record) -> ItemResponse:

@@ -25,6 +25,7 @@ from genius.serve.limits import Limits
 from genius.types import Modality
 
 MAX_INSTRUCTION = 1000
+MAX_WIDTH = 1 << 16  # numbers of a vector
 
 
 def _image_bytes(value: Any) -> Any:
@@ -78,6 +79,9 @@ class SearchRequest(BaseModel):
 
     text: str | None = Field(None, max_length=MAX_CHARS, description="What to look for.")
     image: ImageBytes | None = Field(None, description="An image to look for, alone or with the text.")
+    vector: list[float] | None = Field(
+        None, max_length=MAX_WIDTH, description="An embedding to look for, instead of text and image."
+    )
     like: str | None = Field(
         None, max_length=MAX_ID, description="Id of a stored item to start from; it is not among the hits."
     )
@@ -96,8 +100,13 @@ class SearchRequest(BaseModel):
 
     @model_validator(mode="after")
     def _asks_something(self) -> SearchRequest:
-        if not (self.text or "").strip() and self.image is None and self.like is None:
-            raise ValueError("nothing to look for: give a text, an image, or `like` with the id of an item")
+        there = (self.text or "").strip() or self.image is not None or self.like is not None
+        if self.vector is not None and there:
+            raise ValueError("a vector is the whole query: leave out text, image and `like`")
+        if self.vector is None and not there:
+            raise ValueError(
+                "nothing to look for: give a text, an image, a vector, or `like` with the id of an item"
+            )
         return self
 
 
@@ -142,6 +151,9 @@ class NewItem(BaseModel):
     )
     text: str | None = None
     image: ImageBytes | None = None
+    vector: list[float] | None = Field(
+        None, max_length=MAX_WIDTH, description="Its embedding, if that was made elsewhere."
+    )
     meta: Annotated[dict[str, Any], AfterValidator(_storable)] = Field(default_factory=dict)
 
     @model_validator(mode="after")

@@ -72,6 +72,11 @@ class Index:
             self._use(settings)
 
     @property
+    def embeds(self) -> bool:
+        """Whether its model can embed images or texts; not if all vectors were made elsewhere."""
+        return not str((self.settings.get("fit") or {}).get("encoder", "")).startswith("vectors-")
+
+    @property
     def model_source(self) -> str:
         """Name or folder of the model; one that was fitted to the index lies in it and moves with it."""
         name: str = self.settings["model"]

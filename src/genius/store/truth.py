@@ -233,6 +233,14 @@ class Truth(Database):
                 [row for (row,) in self.connection.execute("SELECT row FROM items ORDER BY row")], np.int64
             )
 
+    def some_rows(self, most: int) -> Rows:
+        """Row numbers of up to `most` items, spread over all of them."""
+        query = "SELECT row FROM items WHERE row >= ? ORDER BY row LIMIT 1"
+        starts = np.linspace(1, self.last_row(), most).astype(np.int64)
+        with self.use():
+            found = {self.connection.execute(query, (start,)).fetchone() for start in starts.tolist()}
+        return np.array(sorted(row[0] for row in found if row is not None), dtype=np.int64)
+
     def integrity(self) -> list[str]:
         """What SQLite itself finds wrong with the file, and whether the tables are the ones we made."""
         with self.use():

@@ -1,0 +1,55 @@
+"""`genius fit`: fits the codes of an index to its items."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from genius.cli.output import DEFAULT_INDEX, Device, IndexFolder, SummaryFormat, progress, summary_lines
+
+if TYPE_CHECKING:
+    from genius.engine import Engine
+    from genius.fitting.run import FitResult
+
+
+def fit(
+    folder: IndexFolder = DEFAULT_INDEX,
+    item_bytes: Annotated[
+        int | None, typer.Option("--bytes", min=2, max=256, help="Bytes that the codes of an item take.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the sample and of k-means.")] = 0,
+    device: Device = "cpu",
+    form: Annotated[
+        SummaryFormat, typer.Option("--format", help="How the summary is printed.")
+    ] = SummaryFormat.TABLE,
+) -> None:
+    """Fit the codes to what the collection has become.
+
+    Uses the stored vectors alone; searches go on meanwhile.
+    """
+    from genius.engine import Engine
+
+    with Engine.open(folder, device=device) as engine:
+        result = report_fit(engine, item_bytes, seed)
+    facts = {
+        "items": result.items,
+        "bytes_per_item": result.bytes_per_item,
+        "sizes": list(result.sizes),
+        "distortion": round(result.distortion, 4),
+    }
+    if result.distortion_before is not None:
+        facts["distortion_before"] = round(result.distortion_before, 4)
+    for line in summary_lines(facts, form):
+        print(line)
+
+
+def report_fit(engine: Engine, item_bytes: int | None = None, seed: int = 0) -> FitResult:
+    """Fit with a progress bar."""
+    with progress(engine.stats()["items"], "fit") as done:
+
+        def tell(what: str, items: int) -> None:
+            if what == "coding items":
+                done(items)
+
+        return engine.fit(item_bytes=item_bytes, seed=seed, progress=tell)

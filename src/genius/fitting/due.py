@@ -1,0 +1,81 @@
+"""Whether the codes of an index still suit its items: how many there were at the last fit, and how far off.
+
+NumPy alone: `stats` says it without loading a model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from genius.store.index import Index
+
+FIRST_FIT = 1000  # items from which codes are worth having; with fewer, comparing all vectors is as fast
+GROWTH = 4  # times as many items as at the last fit: more codes a level, or other ones, are worth it
+DRIFT = 1.25  # times the distortion of the last fit
+SAMPLE = 512  # items that the distortion is measured on
+
+
+@dataclass(frozen=True, slots=True)
+class FitState:
+    """How well the codes suit the items."""
+
+    number: int  # fits so far; 0: no codes, search is exact
+    at: str  # time of the last fit
+    items: int  # in the index at that time
+    distortion: float  # at that time: 1 - cosine of embedding and its codes, mean
+    distortion_now: float | None  # of the items that are in the index now; None where it has no vectors
+    due: str | None  # why a fit is worth it
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, as `stats` shows them."""
+        return {
+            "fits": self.number,
+            "fitted": self.at or None,
+            "items_then": self.items,
+            "distortion_then": self.distortion,
+            "distortion_now": self.distortion_now,
+            "worth_fitting": self.due,
+        }
+
+
+def fit_state(index: Index) -> FitState:
+    """How well the codes of an index suit its items; codes that were trained count as never fitted."""
+    fit = index.settings.get("fit") or {}
+    number, items = int(fit.get("number", 0)), int(fit.get("items", 0))
+    count = sum(index.truth.counts().values())
+    distortion = float(fit.get("distortion", 0.0))
+    codes = index.levels > 1
+    now = round(_distortion(index), 6) if codes and fit and index.dim and count else None
+    return FitState(
+        number, str(fit.get("at", "")), items, distortion, now, _due(count, codes, items, distortion, now)
+    )
+
+
+def _due(count: int, codes: bool, items: int, distortion: float, now: float | None) -> str | None:
+    if not codes:
+        return f"{count} items and no codes yet" if count >= FIRST_FIT else None
+    if items and count >= GROWTH * items:
+        return f"{count} items, where the codes were fitted to {items}"
+    if now is not None and count >= FIRST_FIT and now > DRIFT * distortion:
+        return f"the collection has moved: its codes are off by {now:.3f}, {distortion:.3f} at the last fit"
+    return None
+
+
+def _distortion(index: Index) -> float:
+    """1 - cosine of stored vectors and their codes, mean over some items."""
+    from safetensors.numpy import load_file
+
+    assert index.dim is not None
+    table = load_file(Path(index.model_source) / "quantizer.safetensors")["residual.vectors"]
+    starts = np.cumsum([0, *index.settings["sizes"][:-1]])
+    some = index.truth.some_rows(SAMPLE)
+    records = index.truth.records(some.tolist())
+    vectors = index.truth.vectors(some, index.dim).astype(np.float32)
+    codes = np.stack([records[row].codes for row in some.tolist()]).astype(np.int64)
+    sums = table[codes + starts].sum(axis=1)
+    lengths = np.linalg.norm(sums, axis=1) * np.linalg.norm(vectors, axis=1)
+    return float(1 - ((sums * vectors).sum(axis=1) / np.maximum(lengths, 1e-12)).mean())
