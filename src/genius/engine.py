@@ -419,7 +419,7 @@ class Engine:
         found = self.index.truth.record(id) if _storable(id) else None
         if found is None or self.index.dim is None:
             raise BadInput(f"no item is called {id!r}" if found is None else "this index keeps no vectors")
-        return self.index.truth.vectors(np.array([found[0]]), self.index.dim)[0]
+        return np.asarray(self.index.truth.vectors(np.array([found[0]]), self.index.dim)[0])
 
     def thumbnail(self, id: str, side: int = THUMBNAIL) -> bytes | None:
         """A small JPEG of an item's image, made on demand; None if there is no such item or image."""

@@ -82,7 +82,7 @@ def test_rows_of_parquet(tmp_path):
     ]
     assert [name for name, _ in report.names] == [f"{file}:4", f"{file}:5"]
     pq.write_table(pa.table({"name": ["x"]}), file)
-    with pytest.raises(BadData, match="no column is called image, path or text"):
+    with pytest.raises(BadData, match="no column is called image, path, text or vector"):
         list(read_items(file))
     file.write_bytes(b"PAR1 no more")
     with pytest.raises(BadData, match="cannot be read"):

@@ -121,7 +121,7 @@ def test_bad_csv_lines_are_named_and_the_rest_goes_on(folder: Path) -> None:
 
 
 def test_a_csv_without_a_header_is_refused(folder: Path) -> None:
-    with pytest.raises(BadData, match="no column is called image, path or text"):
+    with pytest.raises(BadData, match="no column is called image, path, text or vector"):
         list(read_items(written(folder, "items.csv", "a,pictures/cat.jpg")))
 
 

@@ -35,12 +35,12 @@ def read_vectors(file: Path | RemotePath, report: Report) -> Iterator[Item]:
         )
     array = _array(file)
     for number, (vector, line) in enumerate(zip_longest(array, _lines(file, len(array)), fillvalue=None)):
-        where, fields = f"{file}:{number + 1}", {}
+        fields: Mapping[str, Any] = {}
         try:
             fields = _fields(line, number)
             item = item_of({**fields, "vector": vector}, file.parent)
         except (ValueError, BadInput) as error:
-            skip_row(report, where, error, fields)
+            skip_row(report, f"{file}:{number + 1}", error, fields)
             continue
         report.read += 1
         yield item
@@ -54,7 +54,7 @@ def _array(file: Path) -> NDArray[Any]:
         raise BadData(f"{printable(file)} cannot be read as vectors: {printable(error)}") from None
     if array.ndim != 2 or array.dtype.kind not in "fiu" or not array.shape[1]:
         raise BadData(
-            f"{printable(file)} is of {array.dtype}, shape {array.shape}: it must be (items, width), a vector a row"
+            f"{printable(file)} is of {array.dtype}, shape {array.shape}: it must be (items, width), one a row"
         )
     return np.asarray(array)
 
