@@ -54,7 +54,7 @@ def _array(file: Path) -> NDArray[Any]:
         raise BadData(f"{printable(file)} cannot be read as vectors: {printable(error)}") from None
     if array.ndim != 2 or array.dtype.kind not in "fiu" or not array.shape[1]:
         raise BadData(
-            f"{printable(file)} is of {array.dtype}, shape {array.shape}: it must be (items, width), one a row"
+            f"{printable(file)} is {array.dtype} {array.shape}: it must be (items, width), one vector a row"
         )
     return np.asarray(array)
 
