@@ -30,18 +30,18 @@ FOLDERS = {"--data": "BENCH", "--photos": "PHOTOS"}  # option: what stands for i
 Call = Callable[[int], Any]  # number of the repetition
 
 
-def run(main: Callable[..., Any], name: str = "", part: str = "") -> None:
-    """Run `main` with the options of the command line; `part` is a key of a file that others write, too."""
+def run(main: Callable[..., Any]) -> None:
+    """Run `main` with the options of the command line."""
     script = Path(sys.argv[0])
     values = vars(options(main).parse_args())
     out = values.pop("out")
-    file = None if out == "-" else Path(out) if out else RESULTS / f"{name or script.stem}.json"
+    file = None if out == "-" else Path(out) if out else RESULTS / f"{script.stem}.json"
     found = main(**values)
     result: dict[str, Any] = {}
     for figures in found if inspect.isgenerator(found) else [found]:
         result = {"command": command(), "versions": versions(), **figures}
         if file is not None:
-            write(file, result, part)
+            write(file, result)
     print(json.dumps(result, indent=2, ensure_ascii=False))
 
 
@@ -72,11 +72,8 @@ def options(main: Callable[..., Any]) -> argparse.ArgumentParser:
     return parser
 
 
-def write(file: Path, result: Mapping[str, Any], part: str = "") -> None:
-    """Write the result, or make it the part of that name of the file."""
-    if part:
-        before = json.loads(file.read_text()) if file.is_file() else {}
-        result = {**before, part: result}
+def write(file: Path, result: Mapping[str, Any]) -> None:
+    """Write the result as JSON."""
     file.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
 
 

@@ -1,6 +1,6 @@
 """The server beside the bare engine, in one run: throughput, latency, start-up.
 
-    python benchmarks/server.py                          # part `load` of benchmarks/results/server.json
+    python benchmarks/server.py                          # benchmarks/results/server.json
     python benchmarks/server.py --seconds 3 --out -      # a quick look
 
 All figures are ratios of two things measured in turns on the same machine, so that the load of others falls
@@ -116,10 +116,6 @@ class Server:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             print(line, end="", file=sys.stderr)
-
-    def memory_mb(self) -> float:
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1024
 
     def stop(self) -> None:
         self.process.terminate()
@@ -261,4 +257,4 @@ def main(model: str = "mini", items: int = 500, seconds: float = 5.0, rounds: in
 
 
 if __name__ == "__main__":
-    run(main, part="load")
+    run(main)

@@ -4,7 +4,7 @@
     python benchmarks/store.py --items 20000 --out -              # a quick look
 
 Random codes (level 0 and 8 levels of 256) and random unit vectors of width 512; encoding is not part of it
-(benchmarks/tour.py splits the time of real photos into reading, encoding, quantizing and storing).
+(benchmarks/ingest.py splits the time of real photos into reading, encoding, quantizing and storing).
 `open_ms` is what a new process pays before its first search, model aside: SQLite opened, trie and codes
 mapped and their checksums verified; vectors are verified where they are read. `disk_bytes_per_item` is what
 lies in the folder (the truth has codes and vectors too, with ids and paths), `memory_bytes_per_item` what a
