@@ -14,7 +14,7 @@ from genius.data.base import Row
 from genius.errors import BadInput, TrainingStopped
 from genius.evaluate.ablations import LARGE, SYSTEMS, AblationRunner, choose_variants, variants_of
 from genius.evaluate.protocol import match_qrels, row_metrics
-from genius.evaluate.report.ablations import _rank_correlation, ablation_table, agreement
+from genius.evaluate.report.studies import _rank_correlation, ablation_table, agreement
 from genius.evaluate.results import Entry, Results
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"

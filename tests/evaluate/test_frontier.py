@@ -16,8 +16,9 @@ from genius.encode.base import Parts
 from genius.errors import BadInput
 from genius.evaluate.baselines.exact import Exact
 from genius.evaluate.embeddings import EncodedPool, EncodedQueries
-from genius.evaluate.frontier import Crossover, crossovers, measure_point, measure_points
+from genius.evaluate.frontier import measure_point, measure_points
 from genius.evaluate.metrics import Qrels
+from genius.evaluate.results import Crossover, crossovers
 from genius.evaluate.scaled_pools import ScaledPools
 
 

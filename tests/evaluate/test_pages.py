@@ -12,8 +12,8 @@ from genius.data.base import Row
 from genius.errors import BadInput
 from genius.evaluate.ablations import SYSTEMS
 from genius.evaluate.protocol import match_qrels, row_metrics
-from genius.evaluate.report.frontier import frontier_table, hit_table, relative, with_full_hit_rates
 from genius.evaluate.report.pages import MAIN, ReportInputs, pages
+from genius.evaluate.report.studies import frontier_table, hit_table, relative, with_full_hit_rates
 from genius.evaluate.report.tables import published_table, shares_table, text_to_image_table
 from genius.evaluate.results import Entry, Results, compare
 

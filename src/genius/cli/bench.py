@@ -35,7 +35,7 @@ from genius.cli.evaluate import (
     workspace_of,
 )
 from genius.errors import BadInput
-from genius.evaluate.options import EvalOptions, FrontierOptions, Workspace
+from genius.evaluate.protocol import EvalOptions, FrontierOptions, Workspace
 
 if TYPE_CHECKING:
     from genius.data.base import Dataset
@@ -68,7 +68,7 @@ def bench(
     """Measure hit rate, time and bytes of each system, and from which pool size it beats exact search."""
     from genius.evaluate import run
     from genius.evaluate.frontier import measure_frontier
-    from genius.evaluate.report.frontier import frontier_table
+    from genius.evaluate.report.studies import frontier_table
 
     dataset, workspace = open_data(data, layout, datasets), workspace_of(cache, device)
     options = _options(systems, sizes, beams, queries, split, build_limit)
@@ -135,7 +135,7 @@ def _measure(
     """Evaluate all settings and measure the frontier; write their JSON files."""
     from genius.evaluate import run
     from genius.evaluate.frontier import measure_frontier
-    from genius.evaluate.report.frontier import with_full_hit_rates
+    from genius.evaluate.report.studies import with_full_hit_rates
 
     systems = f"exact,{frontier.systems}"
     with progress() as show:
@@ -177,7 +177,7 @@ def _write_pages(numbers: Path, to: Path) -> None:
 
 def _draw(frontier: dict[str, Any], folder: Path) -> dict[str, str]:
     """Pictures of a frontier in `folder`, times of a CPU as multiples: path beside the report -> caption."""
-    from genius.evaluate.report.frontier import on_cpu, relative
+    from genius.evaluate.report.studies import on_cpu, relative
     from genius.files import storage_errors, write_file
     from genius.plots.frontier import figures
     from genius.plots.style import png

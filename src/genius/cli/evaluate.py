@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from genius.errors import BadInput
-from genius.evaluate.options import EvalOptions, GenerativeConfig, Workspace
+from genius.evaluate.protocol import EvalOptions, GenerativeConfig, Workspace
 
 if TYPE_CHECKING:
     from genius.data.base import Dataset
@@ -111,7 +111,7 @@ def ablate(
     from genius.config import load_recipe
     from genius.evaluate import run
     from genius.evaluate.ablations import SYSTEMS, AblationRunner, choose_variants, variants_of
-    from genius.evaluate.report.ablations import ablation_table
+    from genius.evaluate.report.studies import ablation_table
     from genius.evaluate.systems import DECODER_BEAM
     from genius.pipeline.stages import train_stages
 

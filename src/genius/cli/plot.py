@@ -82,7 +82,7 @@ def _results_section(found: dict[str, Any]) -> Section:
 
 
 def _frontier_section(found: dict[str, Any]) -> Section:
-    from genius.evaluate.report.frontier import frontier_table
+    from genius.evaluate.report.studies import frontier_table
     from genius.plots import frontier as pictures
     from genius.plots.report import Picture, Section
     from genius.plots.style import png

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from genius.evaluate.report.ablations import ablation_table, agreement
-from genius.evaluate.report.frontier import (
+from genius.evaluate.report.studies import (
+    ablation_table,
+    agreement,
     crossover_lines,
     frontier_table,
     hit_table,
