@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
+from genius import Engine, Item, Query
 from genius.encode.auto import identify, load
 from genius.encode.base import Encoder, load_encoder
 from genius.encode.blip import BlipEncoder
@@ -184,3 +186,30 @@ def test_sources_that_are_no_models(tmp_path: Path) -> None:
     (tmp_path / "open_clip_config.json").write_text(json.dumps({}))
     with pytest.raises(ModelNotFound, match="open_clip's own layout"):
         load(tmp_path)
+
+
+def retrained(folder: Path) -> None:
+    """The weights of the folder become others, of the same shapes."""
+    tensors = load_file(folder / "model.safetensors")
+    save_file({name: 1.01 * tensor for name, tensor in tensors.items()}, folder / "model.safetensors")
+
+
+def test_an_index_refuses_an_encoder_whose_files_have_changed(
+    clip: Path, tmp_path: Path, make_hub: Callable[[Path], Hub], photos: list[Image.Image]
+) -> None:
+    """Fault 53: a folder, and a commit of the hub in the cache; a branch that moves on changes nothing."""
+    hub = make_hub(Path(shutil.copytree(clip, tmp_path / "hub")))
+    for name, source in (("folder", clip), ("hub", NAME)):
+        with Engine.create(tmp_path / name, encoder=source) as engine:
+            engine.add([Item("dog", image=photos[0])])
+    hub.online = False
+    retrained(hub.files)  # a new commit: the index has the old one
+    with Engine.open(tmp_path / "hub") as engine:
+        assert engine.search(Query(image=photos[0]))[0].id == "dog"
+    for name, place in (("folder", clip), ("hub", hub.cache / COMMIT)):
+        retrained(place)
+        with Engine.open(tmp_path / name) as engine:
+            assert engine.stats()["items"] == 1
+            for use in (lambda: engine.search("a dog"), lambda: engine.add([Item("cat", text="a cat")])):
+                with pytest.raises(ModelMismatch, match=r"files have changed.*--encoder"):
+                    use()
