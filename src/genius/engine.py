@@ -253,17 +253,20 @@ class Engine:
         `item_bytes` is how many bytes the codes of an item take (default: 15). All items get new codes in one
         transaction; searches go on meanwhile. A decoder that the model had is not used any more.
         """
-        from genius.fitting.run import fit_index
+        from genius.fitting.run import encoder_of, encoder_table, fit_index
         from genius.model import Model
         from genius.quantize.fit import FitOptions
 
         with self.index.writing():
             self.index.refresh()
-            model = self.model
-            if not isinstance(model, Model):
-                raise BadInput("only a model that is loaded by name or folder can be fitted to an index")
+            encoder = encoder_of(self.index)
+            if encoder is None:
+                model = self.model
+                if not isinstance(model, Model):
+                    raise BadInput("only a model that is loaded by name or folder can be fitted to an index")
+                encoder = encoder_table(model)
             options = FitOptions(seed=seed) if item_bytes is None else FitOptions(item_bytes, seed=seed)
-            return fit_index(self.index, model, options, progress)
+            return fit_index(self.index, encoder, options, progress)
 
     def fit_is_due(self) -> str | None:
         """Why fitting the codes is worth it; None if it is not."""

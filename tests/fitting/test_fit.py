@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from genius import Engine, Item, Query
+from genius.errors import BadInput, IndexMismatch
 
 DIM = 24
 
@@ -57,3 +61,134 @@ def test_fitted_codes_find_what_exact_search_finds(tmp_path: Path) -> None:
         assert recall(engine, points, queries, rerank="codes") > 0.8
     with Engine.open(tmp_path / "index") as again:
         assert recall(again, points, queries) == 1.0
+
+
+def test_adding_fits_once_there_are_enough_items_and_again_when_they_have_moved(tmp_path: Path) -> None:
+    with Engine.create(tmp_path / "index", encoder="vectors", dim=DIM) as engine:
+        engine.add(items(vectors(400)))
+        assert engine.stats()["fit"]["fits"] == 0
+        assert engine.stats()["fit"]["worth_fitting"] is None
+        engine.add(items(vectors(700, seed=2), first=400))
+        assert engine.stats()["fit"]["fits"] == 1
+        assert engine.stats()["fit"]["items_then"] == 1100
+        elsewhere = np.random.default_rng(5).standard_normal((800, DIM)).astype(np.float32)
+        engine.add(items(elsewhere, first=2000), fit="never")
+        facts = engine.stats()["fit"]
+        assert facts["distortion_now"] > 1.25 * facts["distortion_then"]
+        assert "has moved" in facts["worth_fitting"]
+        engine.add([])
+        assert engine.stats()["fit"]["fits"] == 2
+        assert engine.stats()["fit"]["worth_fitting"] is None
+
+
+@pytest.mark.parametrize("form", ["jsonl", "tar"])
+def test_an_export_brings_the_fitted_codes_along(tmp_path: Path, form: str) -> None:
+    from genius.store.exporting import export_lines, export_tar
+    from genius.store.importing import import_file
+
+    points, queries = vectors(300), vectors(5, seed=1)
+    with Engine.create(tmp_path / "one", encoder="vectors", dim=DIM) as one:
+        one.add(items(points))
+        one.fit()
+        written = (export_lines if form == "jsonl" else export_tar)(one.index)
+        file = tmp_path / f"all.{form}"
+        file.write_bytes(b"".join(written))
+        before = one.search_batch([Query(vector=query) for query in queries], rerank="codes")
+    assert import_file(file, tmp_path / "two") == 300
+    with Engine.open(tmp_path / "two") as two:
+        assert two.search_batch([Query(vector=query) for query in queries], rerank="codes") == before
+        assert two.stats()["fit"]["fits"] == 1
+        two.fit()
+
+
+def test_damaged_codebooks_are_found_and_made_anew(tmp_path: Path) -> None:
+    from genius.store.check import check
+
+    points = vectors(300)
+    with Engine.create(tmp_path / "index", encoder="vectors", dim=DIM) as engine:
+        engine.add(items(points))
+        engine.fit()
+        (weights,) = (tmp_path / "index").glob("fit-000001/quantizer.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-9] + bytes(9))
+    assert "genius fit" in check(tmp_path / "index").model[0]
+    with Engine.open(tmp_path / "index") as engine:
+        engine.fit()
+        assert [hit.id for hit in engine.search(Query(vector=points[3]))] == exact(points, points[3], 10)
+    assert check(tmp_path / "index").clean
+
+
+def test_a_fit_of_a_trained_model_keeps_its_encoder(tmp_path: Path) -> None:
+    words = ["a red car", "a blue car", "two dogs", "a cat on a sofa", "green apples", "a bowl of soup"]
+    with Engine.create(tmp_path / "index") as engine:
+        engine.add([Item(word, text=word) for word in words])
+        before = engine.search("dogs", k=3, want="text")
+        engine.fit(item_bytes=4)
+        after = engine.search("dogs", k=3, want="text")
+        assert [hit.id for hit in after] == [hit.id for hit in before]
+        assert after[0].score == pytest.approx(before[0].score, abs=1e-6)
+        assert len(after[0].codes) == 4
+        engine.add([Item("a loud dog", text="a loud dog")])
+    with Engine.open(tmp_path / "index", model="mini") as again:  # it still is an index of mini
+        assert {hit.id for hit in again.search("a dog", k=2, want="text")} == {"two dogs", "a loud dog"}
+    with pytest.raises(IndexMismatch, match="--encoder"):
+        Engine.open_or_create(tmp_path / "index", encoder="openai/clip-vit-base-patch32")
+
+
+@pytest.mark.parametrize(
+    ("vector", "reason"),
+    [
+        ([1.0, float("nan")], "NaN"),
+        ([0.0] * DIM, "all zeros"),
+        ([1.0] * (DIM + 1), "where this index has"),
+        ("text", "list of numbers"),
+        ([[1.0] * DIM], "shape"),
+    ],
+)
+def test_a_bad_vector_costs_only_its_item(tmp_path: Path, vector: object, reason: str) -> None:
+    with Engine.create(tmp_path / "index", encoder="vectors", dim=DIM) as engine:
+        result = engine.add([Item("bad", vector=vector), Item("good", vector=[1.0] * DIM)])  # type: ignore[arg-type]
+        assert result.added == 1
+        assert reason in result.skipped[0].reason
+        with pytest.raises(BadInput, match=reason):
+            engine.search(Query(vector=vector))  # type: ignore[arg-type]
+
+
+def test_texts_need_an_encoder(tmp_path: Path) -> None:
+    with Engine.create(tmp_path / "index", encoder="vectors", dim=DIM) as engine:
+        engine.add(items(vectors(3)))
+        with pytest.raises(BadInput, match="made elsewhere"):
+            engine.search("a dog")
+        assert [hit.id for hit in engine.like("item 1", k=2)] != []
+        assert "item 1" not in [hit.id for hit in engine.like("item 1")]
+    with pytest.raises(BadInput, match="how wide"):
+        Engine.create(tmp_path / "other", encoder="vectors")
+    with pytest.raises(BadInput, match="not both"):
+        Engine.create(tmp_path / "other", "mini", encoder="vectors", dim=3)
+
+
+FIT = """
+import sys
+from genius import Engine
+with Engine.open(sys.argv[1]) as engine:
+    engine.fit(item_bytes=5)
+"""
+
+
+def by_codes(engine: Engine, query: np.ndarray) -> list[tuple[str, tuple[int, ...]]]:
+    return [(hit.id, hit.codes) for hit in engine.search(Query(vector=query), k=5, rerank="codes")]
+
+
+def test_an_engine_that_is_open_takes_over_the_fit_of_another_process(tmp_path: Path) -> None:
+    points, (query, late) = vectors(300), vectors(2, seed=1)
+    with Engine.create(tmp_path / "index", encoder="vectors", dim=DIM) as writer:
+        writer.add(items(points))
+        writer.fit(item_bytes=4)
+        with Engine.open(tmp_path / "index") as reader:
+            assert by_codes(reader, query) == by_codes(writer, query)
+            subprocess.run([sys.executable, "-c", FIT, str(tmp_path / "index")], check=True)
+            assert by_codes(reader, query) == by_codes(writer, query)
+            assert reader.index.levels == 5
+            writer.add([Item("late", vector=late)])  # coded by the new codebooks
+            for engine in (reader, writer):
+                assert by_codes(engine, late)[0][0] == "late"
+                assert len(by_codes(engine, late)[0][1]) == 5

@@ -85,14 +85,16 @@ def check(
 
     if not repair:
         findings = checking.check(folder)
-        for problem in (*findings.truth, *findings.cache):
+        for problem in (*findings.truth, *findings.cache, *findings.model):
             say(problem)
+        if findings.model and not findings.truth and not findings.cache:
+            raise IndexCorrupt(f"{folder} is damaged: `genius fit --in {folder}` repairs it")
         if not findings.clean:
             raise IndexCorrupt(f"{folder} is damaged: `genius check --repair --in {folder}` repairs it")
         print(f"{findings.items} items, nothing wrong")
         return
     findings, salvage = checking.repair(folder)
-    for problem in (*findings.truth, *findings.cache):
+    for problem in (*findings.truth, *findings.cache, *findings.model):
         say(problem)
     if findings.truth:
         print(f"saved {salvage.saved} items, lost {len(salvage.lost)}; the damaged file is {salvage.damaged}")

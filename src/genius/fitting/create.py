@@ -6,13 +6,14 @@ from pathlib import Path
 
 from genius.encode.base import load_encoder
 from genius.errors import BadInput, IndexMismatch
-from genius.fitting.folder import EXACT_SEARCH, FitRecord, fit_name, unfitted, write_fit
+from genius.files import make_folder
+from genius.fitting.folder import EXACT_SEARCH, FitRecord, fit_digest, fit_name, unfitted, write_fit
 from genius.model import model_fingerprint
 from genius.model_toml import read_model_toml
+from genius.store.connection import INDEX_FILE
 from genius.store.index import Index
 
 VECTORS = "vectors"  # the encoder of embeddings that were made elsewhere
-FUSING = ("clip-ff", "blip-ff")
 
 
 def create_index(folder: Path, encoder: str | Path, dim: int | None = None, device: str = "cpu") -> None:
@@ -21,13 +22,15 @@ def create_index(folder: Path, encoder: str | Path, dim: int | None = None, devi
     That is a hub name, a folder of transformers or sentence-transformers, or `vectors` for embeddings of
     width `dim` that come with the items.
     """
+    if (folder / INDEX_FILE).exists():
+        raise BadInput(f"{folder} holds an index already: open it, or choose another folder")
     kind, source = _identify(encoder, dim)
     loaded = load_encoder(kind, source, device)
     table = {"name": kind, "source": source, "fingerprint": loaded.fingerprint, "instructions": False}
     quantizer = unfitted(loaded.dim)
-    record = FitRecord(0, loaded.fingerprint, "")
-    folder.mkdir(parents=True, exist_ok=True)
-    written = write_fit(folder, record.number, table, quantizer, EXACT_SEARCH)
+    make_folder(folder)
+    written = write_fit(folder, 0, table, quantizer, EXACT_SEARCH)
+    record = FitRecord(0, loaded.fingerprint, "", digest=fit_digest(written))
     Index.create(
         folder,
         model=fit_name(record.number),

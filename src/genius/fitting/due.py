@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from genius.fitting.folder import QUANTIZER
 from genius.store.index import Index
 
 FIRST_FIT = 1000  # items from which codes are worth having; with fewer, comparing all vectors is as fast
@@ -49,7 +50,7 @@ def fit_state(index: Index) -> FitState:
     count = sum(index.truth.counts().values())
     distortion = float(fit.get("distortion", 0.0))
     codes = index.levels > 1
-    now = round(_distortion(index), 6) if codes and fit and index.dim and count else None
+    now = _distortion(index) if codes and fit and index.dim and count else None
     return FitState(
         number, str(fit.get("at", "")), items, distortion, now, _due(count, codes, items, distortion, now)
     )
@@ -65,12 +66,16 @@ def _due(count: int, codes: bool, items: int, distortion: float, now: float | No
     return None
 
 
-def _distortion(index: Index) -> float:
-    """1 - cosine of stored vectors and their codes, mean over some items."""
+def _distortion(index: Index) -> float | None:
+    """1 - cosine of stored vectors and their codes, mean over some items; None if codebooks are damaged."""
+    from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
     assert index.dim is not None
-    table = load_file(Path(index.model_source) / "quantizer.safetensors")["residual.vectors"]
+    try:
+        table = load_file(Path(index.model_source) / QUANTIZER)["residual.vectors"]
+    except (OSError, SafetensorError, KeyError):
+        return None
     starts = np.cumsum([0, *index.settings["sizes"][:-1]])
     some = index.truth.some_rows(SAMPLE)
     records = index.truth.records(some.tolist())
@@ -78,4 +83,4 @@ def _distortion(index: Index) -> float:
     codes = np.stack([records[row].codes for row in some.tolist()]).astype(np.int64)
     sums = table[codes + starts].sum(axis=1)
     lengths = np.linalg.norm(sums, axis=1) * np.linalg.norm(vectors, axis=1)
-    return float(1 - ((sums * vectors).sum(axis=1) / np.maximum(lengths, 1e-12)).mean())
+    return round(float(1 - ((sums * vectors).sum(axis=1) / np.maximum(lengths, 1e-12)).mean()), 6)

@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 ALL = 2**31 - 1  # candidates: every one
 EXACT_SEARCH = {"method": "lookup", "leaves": ALL, "reranked": ALL}
 FITTED_SEARCH = {"method": "lookup"}
+QUANTIZER = "quantizer.safetensors"
 _FOLDER = re.compile(r"fit-(\d{6,})")
 
 
@@ -42,6 +44,7 @@ class FitRecord:
     items: int = 0  # in the index when it was fitted
     at: str = ""  # the time, ISO 8601, UTC
     distortion: float = 0.0  # 1 - cosine of embedding and its codes, mean over a sample
+    digest: str = ""  # of the codebooks
 
     def as_setting(self) -> dict[str, Any]:
         """Plain values for the index."""
@@ -74,6 +77,11 @@ def write_fit(
             tables["decoder"] = save_decoder(decoder, partial)
         write_model_toml(partial, {**tables, "search": search})
     return folder
+
+
+def fit_digest(folder: Path) -> str:
+    """What tells whether the codebooks of a fit are as they were written."""
+    return blake2b((folder / QUANTIZER).read_bytes(), digest_size=16).hexdigest()
 
 
 def unfitted(dim: int) -> Quantizer:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from genius.errors import BadInput
-from genius.fitting.folder import FITTED_SEARCH, FitRecord, delete_older, fit_name, write_fit
+from genius.fitting.due import fit_state
+from genius.fitting.folder import FITTED_SEARCH, FitRecord, delete_older, fit_digest, fit_name, write_fit
 from genius.model import Model, model_fingerprint
+from genius.model_toml import read_model_toml
 from genius.quantize.fit import FitOptions, fit_quantizer, sample_rows
 from genius.store.index import Index
 from genius.store.recoding import recode, require_vectors
@@ -36,13 +39,14 @@ class FitResult:
 
 def fit_index(
     index: Index,
-    model: Model,
+    encoder: Mapping[str, Any],
     options: FitOptions,
     progress: Callable[[str, int], None] | None = None,
 ) -> FitResult:
     """Learn codebooks from the vectors of an index and give every item its new codes.
 
-    The caller holds `index.writing()`; `progress` is told what is being done, and of how many items.
+    `encoder` is the table of model.toml that says what embeds queries. The caller holds `index.writing()`;
+    `progress` is told what is being done, and of how many items.
     """
     require_vectors(index)
     tell = progress or (lambda what, items: None)
@@ -54,17 +58,18 @@ def fit_index(
     tell("learning codes", len(chosen))
     sample = torch.from_numpy(index.truth.vectors(rows[chosen], index.dim).astype(np.float32))
     kinds = torch.from_numpy(modality[chosen].astype(np.int64))
-    before = _distortion(model.quantizer, sample, kinds) if model.levels > 1 else None
+    before = fit_state(index).distortion_now
     quantizer = fit_quantizer(sample, kinds, options)
     record = FitRecord(
         number=1 + int((index.settings.get("fit") or {}).get("number", 0)),
-        encoder=model.encoder.fingerprint,
+        encoder=encoder["fingerprint"],
         made_by=made_by(index),
         items=len(rows),
         at=datetime.now(UTC).isoformat(timespec="seconds"),
         distortion=round(_distortion(quantizer, sample, kinds), 6),
     )
-    folder = write_fit(index.folder, record.number, encoder_table(model), quantizer, FITTED_SEARCH)
+    folder = write_fit(index.folder, record.number, encoder, quantizer, FITTED_SEARCH)
+    record = replace(record, digest=fit_digest(folder))
     done = 0
 
     def encode(batch: RecordBatch) -> Codes:
@@ -106,11 +111,16 @@ def made_by(index: Index) -> str:
     return str(fit["made_by"] if fit else index.settings["fingerprint"])
 
 
+def encoder_of(index: Index) -> dict[str, Any] | None:
+    """The table `encoder` that an earlier fit has written; None if there was none."""
+    if not index.settings.get("fit"):
+        return None
+    return read_model_toml(Path(index.model_source))["encoder"]
+
+
 def encoder_table(model: Model) -> dict[str, Any]:
     """The table `encoder` of a model folder that uses the encoder of `model`."""
     table = dict(model.encoder_settings)
-    if "fingerprint" in table:  # of an earlier fit
-        return table
     own = {} if table.get("source") else {"model": model.name}
     return {**table, **own, "fingerprint": model.encoder.fingerprint}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -20,16 +21,17 @@ from genius.store.repair import RepairReport, repair_truth
 
 @dataclass(slots=True)
 class CheckReport:
-    """What is wrong: with the truth (items may be lost), and with the cache (rebuilt without loss)."""
+    """What is wrong: with the truth (items may be lost), the cache (rebuilt without loss), codebooks."""
 
     items: int = 0
     truth: list[str] = field(default_factory=list)
     cache: list[str] = field(default_factory=list)
+    model: list[str] = field(default_factory=list)
 
     @property
     def clean(self) -> bool:
         """Whether nothing is wrong."""
-        return not (self.truth or self.cache)
+        return not (self.truth or self.cache or self.model)
 
 
 def check(folder: Path) -> CheckReport:
@@ -38,6 +40,7 @@ def check(folder: Path) -> CheckReport:
     try:
         with Index.open(folder) as index:
             findings.truth.extend(_truth_problems(index, findings))
+            findings.model.extend(_model_problems(index))
             if not findings.truth:
                 findings.cache.extend(_cache_problems(index))
     except IndexCorrupt as error:
@@ -52,7 +55,7 @@ def repair(folder: Path) -> tuple[CheckReport, RepairReport]:
     if findings.truth:
         with WriterLock(folder / LOCK):
             salvage = repair_truth(folder)
-    if not findings.clean:
+    if findings.truth or findings.cache:
         with Index.open(folder) as index:
             index.compact()
     return findings, salvage
@@ -74,6 +77,22 @@ def _truth_problems(index: Index, findings: CheckReport) -> Iterator[str]:
             yield f"{file}: row {row} has codes that the model does not have"
     if findings.items != sum(index.truth.counts().values()):
         yield f"{file}: the count of items does not match the rows up to the last one"
+
+
+def _model_problems(index: Index) -> Iterator[str]:
+    fit = index.settings.get("fit")
+    if fit and _digest(Path(index.model_source) / "quantizer.safetensors") != fit["digest"]:
+        yield (
+            f"{index.model_source}: the codebooks are damaged or gone, though no item is: "
+            f"`genius fit --in {index.folder}` makes new ones"
+        )
+
+
+def _digest(file: Path) -> str:
+    try:
+        return blake2b(file.read_bytes(), digest_size=16).hexdigest()
+    except OSError:
+        return ""
 
 
 def _cache_problems(index: Index) -> Iterator[str]:

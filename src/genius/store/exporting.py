@@ -2,8 +2,10 @@
 
 The first line (or member) is the head: format, model, sizes and the number of items. An item is one object:
 `id`, `modality`, `codes`, and where there are any `path`, `text`, `source`, `meta`, `vector` (float16,
-base64), `thumbnail` (JPEG, base64) and, in a tar, `file`, the member with its image. The last line (or
-member) is the end mark: the number of items and a digest of every byte before it.
+base64), `thumbnail` (JPEG, base64) and, in a tar, `file`, the member with its image. Codes that were fitted
+to the items bring their model along: lines `{"model_file": name, "data": base64}` before the items, in as
+many parts as a file needs. The last line (or member) is the end mark: the number of items and a digest of
+every byte before it.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from genius.store.records import Record
 FORMAT = "genius-items-2"
 HEAD, ITEMS, END = "index.json", "items", "end.json"  # members of a tar
 DIGEST = 32  # bytes
+MODEL_FILES = ("model.toml", "quantizer.safetensors", "decoder.safetensors")  # of codes fitted to the items
+_MODEL_PART = 4 << 20  # bytes in one line
 _MEMBER = 16 << 20  # bytes of items in one member, about
 
 
@@ -47,6 +51,9 @@ def export_lines(index: Index, vectors: bool = True) -> Iterator[bytes]:
         head = _line(head_of(index, vectors))
         digest.update(head)
         yield head
+        for line in _model_lines(index):
+            digest.update(line)
+            yield line
         for record in _records(index, vectors):
             line = _line(_fields(record))
             digest.update(line)
@@ -71,6 +78,8 @@ def export_tar(index: Index, vectors: bool = True) -> Iterator[bytes]:
 def _members(index: Index, vectors: bool) -> Iterator[tuple[str, bytes, int]]:
     """Name, content and number of items of all members but the last; an image comes before its item."""
     yield HEAD, _line(head_of(index, vectors)), 0
+    if index.settings.get("fit"):
+        yield f"{ITEMS}/model.jsonl", b"".join(_model_lines(index)), 0
     lines: list[bytes] = []
     images = members = 0
     for record in _records(index, vectors):
@@ -87,6 +96,17 @@ def _members(index: Index, vectors: bool) -> Iterator[tuple[str, bytes, int]]:
             lines, members = [], members + 1
     if lines:
         yield f"{ITEMS}/{members:06d}.jsonl", b"".join(lines), len(lines)
+
+
+def _model_lines(index: Index) -> Iterator[bytes]:
+    """The files of the model that was fitted to the items, in parts; nothing for other models."""
+    if not index.settings.get("fit"):
+        return
+    for file in sorted(Path(index.model_source).iterdir()):
+        if file.name in MODEL_FILES:
+            with file.open("rb") as stream:
+                while part := stream.read(_MODEL_PART):
+                    yield _line({"model_file": file.name, "data": base64.b64encode(part).decode()})
 
 
 def _records(index: Index, vectors: bool) -> Iterator[Record]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import blake2b
@@ -25,7 +27,7 @@ from genius.data.validate import valid_codes, valid_id, valid_meta, valid_text, 
 from genius.errors import BadData, BadInput
 from genius.store.connection import INDEX_FILE
 from genius.store.export_file import ExportFile, ExportLine, open_export
-from genius.store.exporting import FORMAT
+from genius.store.exporting import FORMAT, MODEL_FILES
 from genius.store.index import FILES, Index
 from genius.store.records import Record, Stamp
 from genius.types import Modality
@@ -34,6 +36,7 @@ BATCH = 1024  # items committed together
 OLDER = "genius-items-1"  # had no end mark
 _KINDS = {"model": str, "fingerprint": str, "sizes": list, "dim": int, "vectors": bool, "notes": dict}
 _MAX_LEVELS, _MAX_CODES, _MAX_DIM, _MAX_HASH, _MAX_PATH = 256, 1 << 16, 1 << 16, 64, 1 << 15
+_MODEL_LINE, _MODEL_FOLDER, _MAX_MODEL = b'{"model_file"', re.compile(r"fit-\d{6,12}"), 1 << 30
 _WRONG = (BadInput, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
@@ -55,6 +58,7 @@ def import_file(file: Path, folder: Path, *, partial: bool = False, report: Repo
         found = sum(1 for _ in _records(export, head, partial, Report()))
         if not partial and found != head["items"]:
             raise BadData(f"{file} has {found} items instead of {head['items']}: export the index again")
+        _unpack_model(export, head, folder)
         with _index(folder, head) as index:
             return _add(index, _stored(export, _records(export, head, partial, report), index))
 
@@ -68,6 +72,10 @@ def read_head(line: bytes, where: str) -> dict[str, Any]:
         right = right and all(type(size) is int and 0 < size <= _MAX_CODES for size in head["sizes"])
         right = right and 0 < head["dim"] <= _MAX_DIM and bool(valid_meta(head["notes"]))
         right = right and head["model"] == printable(head["model"])
+        if head.get("fit") is not None:
+            right = (
+                right and isinstance(head["fit"], dict) and _MODEL_FOLDER.fullmatch(head["model"]) is not None
+            )
     except _WRONG:
         right = False
     if not right:
@@ -100,6 +108,8 @@ def _records(
 ) -> Iterator[tuple[Record, str | None]]:
     """Records of all items, each with the name of its image member; raises BadData naming a bad one."""
     for line in export.items():
+        if line.data is not None and line.data.startswith(_MODEL_LINE):
+            continue
         try:
             found = _record(line, head)
             if found[1] is not None and not export.has_file(found[1]):
@@ -179,9 +189,38 @@ def _unpack(data: bytes, folder: Path, suffix: str) -> Path:
     return folder / name
 
 
+def _unpack_model(export: ExportFile, head: dict[str, Any], folder: Path) -> None:
+    """Put the model that was fitted to the items into the folder of a new index."""
+    if head.get("fit") is None or (folder / INDEX_FILE).exists():
+        return
+    found: dict[str, bytearray] = {}
+    total = 0
+    for line in export.items():
+        if line.data is None or not line.data.startswith(_MODEL_LINE):
+            break
+        try:
+            fields = json.loads(line.data)
+            name, data = fields["model_file"], base64.b64decode(fields["data"], validate=True)
+        except _WRONG as error:
+            raise BadData(
+                f"{export.name}, {line.place}: {printable(error)}; export the index again"
+            ) from None
+        total += len(data)
+        if name not in MODEL_FILES or total > _MAX_MODEL:
+            raise BadData(f"{export.name}, {line.place}: no file of a model; export the index again")
+        found.setdefault(name, bytearray()).extend(data)
+    if not {"model.toml", "quantizer.safetensors"} <= found.keys():
+        raise BadData(f"{export.name} lacks the model of its codes: export the index again")
+    files.make_folder(folder)
+    shutil.rmtree(folder / head["model"], ignore_errors=True)
+    with files.write_folder(folder / head["model"]) as partial:
+        for name, content in found.items():
+            files.write_durably(partial / name, [content])
+
+
 def _index(folder: Path, head: dict[str, Any]) -> Index:
     if not (folder / INDEX_FILE).exists():
-        Index.create(folder, **{name: head[name] for name in _KINDS})
+        Index.create(folder, **{name: head[name] for name in _KINDS}, fit=head.get("fit"))
     index = Index.open(folder)
     try:
         _require_fit(index, head)

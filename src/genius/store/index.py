@@ -68,7 +68,7 @@ class Index:
     def refresh(self) -> None:
         """Look whether another process has fitted the codes anew, and take over what has changed."""
         settings = self.truth.settings()
-        if settings["fingerprint"] != self.settings["fingerprint"]:
+        if fixed_settings(settings) != fixed_settings(self.settings):
             self._use(settings)
 
     @property
