@@ -1,7 +1,8 @@
 """README and docs are run: shell blocks in bash, Python blocks in Python, each page in an empty folder.
 
 A `text` block after a shell block is what that block prints. `genius serve` is started in the background on a
-free port. Blocks marked `<!-- not run: REASON -->` are parsed only, by test_commands.py.
+free port; every other `genius` and `python` is a fork of one process, which saves time (preloaded.py).
+Blocks marked `<!-- not run: REASON -->` are parsed only, by test_commands.py.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -62,14 +64,30 @@ def script(page: str, port: int) -> str:
     return "".join(lines)
 
 
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory) -> Iterator[Path]:
+    """A folder with `genius` and `python`, which have imported what they need."""
+    folder = tmp_path_factory.mktemp("bin")
+    forks = f"{sys.executable} -I {Path(__file__).with_name('preloaded.py')} {folder / 'socket'}"
+    python = f"PYTHONPATH={os.pathsep.join(sys.path[1:])} exec {sys.executable}"
+    for name, text in (
+        ("genius", f'[ "$1" != serve ] || {python} -m genius "$@"\nexec {forks} genius "$@"\n'),
+        ("python", f'[ "$*" = - ] || {python} "$@"\nexec {forks} python -\n'),
+    ):
+        (folder / name).write_text(f"#!/bin/sh\n{text}")
+        (folder / name).chmod(0o755)
+    command = [sys.executable, Path(__file__).with_name("preloaded.py"), folder / "socket"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        yield folder
+
+
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """A home with programs, pictures and the files that README and docs speak of."""
-    for name, words in (("genius", "-m genius"), ("python", "")):
-        program = tmp_path / "bin" / name
-        program.parent.mkdir(exist_ok=True)
-        program.write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
-        program.chmod(0o755)
+    """A home with pictures and the files that README and docs speak of."""
     (tmp_path / "Pictures").mkdir()
     for name, colour in (("Pictures/red.jpg", "red"), ("old.jpg", "white"), ("sofa.jpg", "grey")):
         Image.new("RGB", (64, 48), colour).save(tmp_path / name)
@@ -77,17 +95,16 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_page_runs_as_written(page, folder):
+@pytest.mark.parametrize("page", [pytest.param(page, marks=pytest.mark.xdist_group(page)) for page in PAGES])
+def test_page_runs_as_written(page, folder, programs):
     text = (REPOSITORY / page).read_text(encoding="utf-8")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     settings = {
         "HOME": str(folder),
-        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+        "PATH": f"{programs}:{os.environ['PATH']}",
         "COLUMNS": "120",
-        "PYTHONPATH": os.pathsep.join(sys.path[1:]),
         "OMP_NUM_THREADS": "1",
     }
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GENIUS_")}

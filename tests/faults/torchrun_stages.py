@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from genius.config import OptimiserConfig
 from genius.decode.init import fresh_decoder
+from genius.decode.rivals import Rivals
 from genius.decode.shape import DecoderShape
 from genius.decode.targets import SoftTargetOptions
 from genius.decode.train import DecoderObjective, train_decoder
@@ -65,8 +66,11 @@ def main(folder: str, *strike: str) -> None:
         train_decoder(
             decoder, fixed, world.train, world.val,
             OptimiserConfig(steps=12, batch=64, rate=3e-3, warmup=3, check_every=4),
-            DecoderObjective(plain=0.3, soft=SoftTargetOptions(softness=0.3)), folder=home / "decoder",
-            seed=1, show=False,
+            DecoderObjective(
+                plain=0.3, soft=SoftTargetOptions(softness=0.3, hard_share=0.2), indexing=0.1,
+                rivals=Rivals(0.5, 3, 200),
+            ),
+            folder=home / "decoder", seed=1, show=False,
         )  # fmt: skip
         if distributed.is_main():
             save_weights(quantizer.state_dict(), home / "quantizer.safetensors")
