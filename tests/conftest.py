@@ -19,7 +19,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # such a shell ignores
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With xdist: files with slow tests begin first, and a file's tests share a process and its fixtures.
 
-    A mark `xdist_group` puts tests of several files into one process.
+    A mark `xdist_group` puts tests of several files into one process: one after the other, all that use Ray,
+    each of which takes more than a core.
     """
     if not hasattr(config, "workerinput"):
         return

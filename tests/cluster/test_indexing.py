@@ -19,6 +19,8 @@ from genius.engine import Engine
 from genius.errors import BadInput
 from genius.types import Item
 
+pytestmark = pytest.mark.xdist_group("ray")
+
 
 def run(engine: Engine, places: Any, **options: Any) -> Any:
     sources = [(str(place), str(place), ()) for place in places]

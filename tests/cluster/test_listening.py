@@ -16,6 +16,8 @@ from genius.cluster.session import ray_module
 from genius.errors import BadInput
 from genius.serve.access import AccessRules
 
+pytestmark = pytest.mark.xdist_group("ray")
+
 
 @pytest.fixture
 def public(ray: Any) -> Any:

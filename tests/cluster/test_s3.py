@@ -27,6 +27,8 @@ from genius.data.tables import read_items
 from genius.engine import Engine
 from genius.errors import GeniusError
 
+pytestmark = pytest.mark.xdist_group("ray")
+
 GENIUS = [sys.executable, "-c", "from genius.cli import main; main()"]
 SLOW_DOWN = b'<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>Reduce your rate.</Message></Error>'
 Fault = Callable[[str, str, int], bool]  # method, path, number of the request

@@ -25,6 +25,8 @@ from genius.engine import Engine
 from genius.errors import IndexNotFound
 from genius.serve.limits import Limits
 
+pytestmark = pytest.mark.xdist_group("ray")
+
 SEARCHES: list[dict[str, Any]] = [
     {"text": "red and green"},
     {"text": "blue", "want": "text", "limit": 7},

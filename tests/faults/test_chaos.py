@@ -66,6 +66,7 @@ def test_what_was_acknowledged_and_is_not_there_is_lost(judging) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("ray")
 def test_a_minute_of_chaos() -> None:
     pytest.importorskip("ray", reason="a cluster needs the extra `cluster`")
     command = [sys.executable, str(BENCHMARKS / "chaos.py"), "--minutes", "1", "--out", "-"]

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("ray", reason="a cluster needs the extra `cluster`")
+pytestmark = pytest.mark.xdist_group("ray")
 
 GENIUS = [sys.executable, "-c", "from genius.cli import main; main()"]
 LINES = 1200

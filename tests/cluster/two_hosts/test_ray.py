@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("ray", reason="a cluster needs the extra `cluster`")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
 GENIUS = [sys.executable, "-c", "from genius.cli import main; main()"]
 RAY = [sys.executable, "-c", "from ray.scripts.scripts import main; main()"]
