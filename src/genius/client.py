@@ -266,6 +266,8 @@ def _checked(status: int, body: bytes) -> bytes:
         detail = str(json.loads(body)["detail"])
     except (ValueError, KeyError, TypeError):
         detail = f"the server answered {status}"
+        if status == 404:  # a proxy that has no genius behind it: that says nothing about items
+            raise ServerError(f"{detail}: is `genius serve` running behind this address?", status) from None
     if status == 404:
         raise ItemNotFound(detail)
     if status in _REFUSED:

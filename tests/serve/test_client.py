@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from PIL import Image
@@ -113,3 +115,23 @@ def test_what_goes_wrong_is_said(client, served):
         nobody.stats()
     with pytest.raises(BadInput, match="address"):
         Client("ftp://x")
+
+
+def test_a_404_of_somebody_else_is_not_about_items():
+    """A proxy whose server is away, such as Ray's, does not know whether the item is there."""
+
+    class Nothing(BaseHTTPRequestHandler):
+        def do_DELETE(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with (
+        HTTPServer(("127.0.0.1", 0), Nothing) as server,
+        Client(f"http://127.0.0.1:{server.server_port}") as client,
+    ):
+        threading.Thread(target=server.handle_request).start()
+        with pytest.raises(ServerError, match="404: is `genius serve` running") as raised:
+            client.remove(["red"])
+        assert raised.value.status == 404
