@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from io import BytesIO
 from itertools import islice
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 from uuid import uuid4
 
-from genius.errors import BadInput, GeniusError
-from genius.ingest.result import AddResult
+from genius.errors import BadInput, GeniusError, MissingImage
+from genius.ingest.result import WITHOUT_IMAGE, AddResult
 from genius.types import Hit, Item, Modality, Query
 
 if TYPE_CHECKING:
@@ -154,6 +154,12 @@ class Client:
             for item in batch:
                 try:
                     ready.append(_fields(item))
+                except MissingImage as error:
+                    if item.text:
+                        ready.append(_fields(replace(item, image=None, meta={**item.meta, **WITHOUT_IMAGE})))
+                        total.report.note(item.id, f"{error}; its text is sent")
+                    else:
+                        total.report.skip(item.id, error)
                 except BadInput as error:
                     total.report.skip(getattr(item, "id", item), error)
             self._add(ready, total)
@@ -176,6 +182,21 @@ class Client:
             setattr(total, name, getattr(total, name) + answer[name])
         for skipped in answer["skipped"]:
             total.report.skip(skipped["id"], skipped["reason"])
+
+    def update(self, changes: Iterable[Item]) -> AddResult:
+        """Change stored items in part: what a change does not name stays, as for `Engine.update`."""
+        if isinstance(changes, Item):
+            raise BadInput("update takes several changes: call update([item]) for one")
+        total = AddResult()
+        for change in changes:
+            try:
+                fields = _fields(change)
+                path = f"{ITEMS}/{quote(fields.pop('id'), safe='')}"
+                self._json("PATCH", path, fields)
+                total.updated += 1
+            except BadInput as error:
+                total.report.skip(getattr(change, "id", change), error)
+        return total
 
     def remove(self, ids: str | Iterable[str]) -> int:
         """Take items out by id, one or several; how many there were."""
@@ -302,6 +323,8 @@ def _base64(image: ImageSource) -> str:
         file = Path(image)
         try:
             image = file.read_bytes()
+        except FileNotFoundError:
+            raise MissingImage(f"no image at {file}") from None
         except OSError as error:
             raise BadInput(f"cannot read {file}: {error.strerror}") from None
     elif not isinstance(image, bytes):

@@ -13,12 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genius.data.images import open_image
+from genius.data.remote import RemotePath
 from genius.data.report import Report
+from genius.data.tables import TableOptions
 from genius.data.validate import valid_id
 from genius.errors import BadInput, IndexCorrupt, IndexNotFound, ModelMismatch, ModelNotFound
 from genius.ingest.add import add_items
 from genius.ingest.item import THUMBNAIL, thumbnail
 from genius.ingest.result import AddResult
+from genius.ingest.source import ItemSource, noting_ids
+from genius.ingest.update import update_items
 from genius.locks import OrderedLock
 from genius.query.branch import Branch, branch
 from genius.query.defaults import default_options, describe_options
@@ -231,6 +235,59 @@ class Engine:
             if fit == "auto" and self.index.settings.get("fit") and self.fit_is_due():
                 self.fit()
         return added
+
+    def update(
+        self,
+        changes: Iterable[Item],
+        *,
+        report: Report | None = None,
+        progress: Callable[[AddResult], None] | None = None,
+    ) -> AddResult:
+        """Change stored items in part: an image or a text that is None stays, and so do entries of `meta`
+        that are not named; a value of None removes one. Unknown ids are skipped and named in the report.
+        """
+        if isinstance(changes, Item):
+            raise BadInput("update takes several changes: call update([item]) for one")
+        with self.index.writing():
+            pass  # as for `add`
+        updated = update_items(self.index, lambda: self.model, changes, report=report, progress=progress)
+        self.index.compact_if_due()
+        return updated
+
+    def add_from(
+        self,
+        path: str | Path | RemotePath,
+        *,
+        exclude: Sequence[str] = (),
+        prune: bool = False,
+        update: bool = False,
+        report: Report | None = None,
+        progress: Callable[[AddResult], None] | None = None,
+        fit: str = "auto",
+    ) -> AddResult:
+        """Add what a folder, a table, a tar or a single file holds, as `genius index` does.
+
+        `exclude` has patterns of names to leave out. With `prune`, items are removed that `path` had before
+        and has no longer; none, where a folder or a line could not be read. With `update`, the rows of a
+        table change stored items in part, as in `update`.
+        """
+        source = ItemSource.of(path)
+        report = Report() if report is None else report
+        if update:
+            if source.root is not None or prune:
+                raise BadInput("an update reads a table whose rows have ids, and prunes nothing")
+            changes = source.items(self.index, exclude, report, TableOptions(partial=True))
+            return self.update(changes, report=report, progress=progress)
+        if prune:
+            report.ids = set()
+        seen: set[str] = set()
+        items = source.items(self.index, exclude, report)
+        if prune:
+            items = noting_ids(items, seen)
+        result = self.add(items, source=source.label, report=report, progress=progress, fit=fit)
+        if prune and not report.unknown:
+            result.removed = self.prune(source.label, seen | source.kept_ids(report.ids or set()))
+        return result
 
     def remove(self, ids: str | Iterable[str]) -> int:
         """Remove items by id, one or several; returns how many there were."""

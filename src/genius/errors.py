@@ -23,6 +23,10 @@ class BadImage(BadInput):
     """An image that is not decoded: wrong format, damaged, or too large."""
 
 
+class MissingImage(BadImage):
+    """An image that is not where its item says."""
+
+
 class BadData(BadInput):
     """A dataset file that does not follow its format; the message names file and line."""
 

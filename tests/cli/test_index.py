@@ -17,7 +17,8 @@ def summary(done) -> dict[str, int]:
 
 def test_a_folder_is_indexed_and_brought_up_to_date(genius, pictures):
     run = ("index", pictures, "--to", "idx", "--format", "json")
-    new = {"added": 11, "updated": 0, "unchanged": 0, "skipped": 0, "removed": 0, "items": 11}
+    none = dict.fromkeys(("updated", "unchanged", "repeated", "skipped", "removed"), 0)
+    new = {"added": 11, **none, "ignored": {}, "items": 11}
     assert summary(genius(*run)) == new
     assert summary(genius(*run)) == new | {"added": 0, "unchanged": 11}
     Image.new("RGB", (32, 24), "white").save(pictures / "red.png")
@@ -128,3 +129,19 @@ def test_old_files_are_known_by_their_stamp(genius, pictures, fake, monkeypatch)
     genius("index", pictures, "--to", "idx")
     monkeypatch.setattr("genius.ingest.item.open_image", lambda *a, **k: 1 / 0)
     assert summary(genius("index", pictures, "--to", "idx", "--format", "json"))["unchanged"] == 11
+
+
+def test_rows_change_stored_items(genius, pictures, tmp_path):
+    genius("index", pictures, "--to", "idx")
+    (tmp_path / "prices.csv").write_text("id,price\nred.png,3\nabsent,4\n")
+    done = genius("index", "prices.csv", "--update", "--to", "idx", "--format", "json")
+    assert summary(done)["updated"] == 1 and "absent: no item has this id" in done.err
+    done = genius("index", pictures, "--update", "--to", "idx")
+    assert done.code == 2 and "reads a table" in done.err
+
+
+def test_repeated_ids_are_said(genius, tmp_path):
+    (tmp_path / "items.csv").write_text("id,text\na,one\nb,two\na,three\n")
+    done = genius("index", "items.csv", "--to", "idx", "--format", "json")
+    assert summary(done)["repeated"] == 1 and summary(done)["items"] == 2
+    assert "1 ids came more than once in items.csv, and the last of each was kept: a" in done.err

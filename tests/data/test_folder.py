@@ -39,7 +39,7 @@ def test_pairs_images_and_texts(tree: Path) -> None:
     assert items["b.PNG"].modality is Modality.IMAGE
     assert items["notes.TXT"] == Item("notes.TXT", None, "only a text")
     assert items["sub/deep/d.jpeg"].text == "d's caption"
-    assert (report.read, report.skipped, report.ignored) == (6, 0, 1)
+    assert (report.read, report.skipped, report.ignored) == (6, 0, {".pdf": 1})
 
 
 def test_the_order_is_the_same_every_time(tree: Path) -> None:
@@ -88,3 +88,17 @@ def test_folders_are_listed_only_when_their_items_are_asked_for(tmp_path: Path) 
 def test_no_folder(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no folder at"):
         list(read_folder(tmp_path / "absent"))
+
+
+def test_what_is_not_read_is_counted_by_its_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("genius.data.folder.SUFFIXES", {".jpg", ".nef"})
+    names = ("a.heic", "b.HEIC", "c.svg", "d.mov", "e.jpg", "e.nef", "f.nef", "README")
+    for name in names:
+        (tmp_path / name).touch()
+    report = Report()
+    assert ids(list(read_folder(tmp_path, report=report))) == ["e.jpg", "f.nef"]  # e.nef is e.jpg, too
+    assert list(report.lines()) == [
+        'ignored: 2 .heic: pip install "genius-search[heic]"',
+        "ignored: 1 .svg: save them as JPEG or PNG",
+        "ignored: 1 without an ending, 1 .mov, 1 .nef",
+    ]

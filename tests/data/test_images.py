@@ -1,13 +1,14 @@
 """open_image: whatever the source, an upright RGB picture."""
 
 import io
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from genius.data.images import open_image
+from genius.data.images import SUFFIXES, open_image
 from genius.errors import BadImage
 
 
@@ -92,3 +93,84 @@ def test_the_reason_names_the_file(tmp_path: Path) -> None:
 def test_a_url_is_not_fetched() -> None:
     with pytest.raises(BadImage, match="no such file"):
         open_image("http://127.0.0.1:9/picture.png")
+
+
+# --- formats of phones and cameras -------------------------------------------------------------------------
+
+
+def _file(tmp_path: Path, name: str, data: bytes) -> Path:
+    (tmp_path / name).write_bytes(data)
+    return tmp_path / name
+
+
+def _jpeg(size: tuple[int, int], colour: str = "green", **options: object) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", size, colour).save(stream, "JPEG", **options)
+    return stream.getvalue()
+
+
+def test_avif_and_jfif(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    Image.new("RGB", (40, 30), "red").save(stream, "AVIF")
+    red = open_image(_file(tmp_path, "x.avif", stream.getvalue())).getpixel((5, 5))
+    assert max(abs(a - b) for a, b in zip(red, (255, 0, 0), strict=True)) < 8
+    assert open_image(_file(tmp_path, "x.jfif", _jpeg((40, 30)))).size == (40, 30)
+    assert {".avif", ".jfif", ".nef"} <= SUFFIXES
+
+
+def test_heic_with_the_extra(tmp_path: Path) -> None:
+    heif = pytest.importorskip("pillow_heif")
+    file = tmp_path / "x.heic"
+    heif.from_pillow(Image.new("RGB", (64, 48), "blue")).save(file)
+    image = open_image(file, at_least=32)
+    assert image.size == (64, 48) and image.getpixel((9, 9))[2] > 200
+    assert open_image(file.read_bytes()).size == (64, 48)
+    with pytest.raises(BadImage):
+        open_image(file.read_bytes()[:300])
+
+
+def _raw(*previews: bytes, make: str = "NIKON CORPORATION", held: int = 1) -> bytes:
+    """A TIFF with the tags of a raw file, noise for pixels, and previews in between."""
+    tags = ((0x010F, 2, make.encode() + b"\0"), (0x0112, 3, held), (0x014A, 4, 8))
+    head, extra = struct.pack("<2sHIH", b"II", 42, 8, len(tags)), b""
+    for tag, kind, value in tags:
+        if isinstance(value, bytes):
+            place = 8 + 2 + 12 * len(tags) + 4
+            head += struct.pack("<HHII", tag, kind, len(value), place)
+            extra = value
+        else:
+            head += struct.pack("<HHII", tag, kind, 1, value)
+    noise = np.random.default_rng(0).integers(0, 256, 200_000, dtype=np.uint8).tobytes()
+    body = head + bytes(4) + extra + noise
+    for one in previews:
+        body += one + noise
+    return body
+
+
+def test_of_a_raw_file_the_largest_preview_is_read(tmp_path: Path) -> None:
+    data = _raw(_jpeg((16, 12), "red"), _jpeg((64, 48), "green"), _jpeg((32, 24), "blue"))
+    for source in (_file(tmp_path, "x.nef", data), data):
+        assert open_image(source).size == (64, 48)
+    assert open_image(_raw(_jpeg((64, 48)), held=6)).size == (48, 64)  # the camera was held upright
+    assert open_image(b"FUJIFILMCCD-RAW " + data).size == (64, 48)
+    with pytest.raises(BadImage, match="without a JPEG preview"):
+        open_image(_file(tmp_path, "y.dng", _raw()))
+    with pytest.raises(BadImage, match="without a JPEG preview"):
+        open_image(_file(tmp_path, "z.cr2", _raw(_jpeg((64, 48))[:-200])))
+
+
+def test_a_jpeg_of_200_megapixels_is_decoded_at_an_eighth() -> None:
+    stream = io.BytesIO()
+    Image.new("L", (16000, 12400), 99).save(stream, "JPEG", quality=10)  # 198 megapixels
+    assert open_image(stream.getvalue(), at_least=448).size == (2000, 1550)
+
+
+def test_beyond_the_limits(tmp_path: Path) -> None:
+    flat = Image.new("1", (9000, 9000))  # 81 megapixels
+    stream = io.BytesIO()
+    flat.save(stream, "PNG")
+    with pytest.raises(BadImage, match="save it as JPEG"):
+        open_image(stream.getvalue(), at_least=448)
+    head = _jpeg((16, 16)).replace(struct.pack(">HH", 16, 16), struct.pack(">HH", 20000, 20000))
+    with pytest.raises(BadImage, match="20000 x 20000 pixels; the limit is 200,000,000"):
+        open_image(head)

@@ -83,7 +83,7 @@ def test_a_killed_driver_is_run_again_and_redoes_only_what_was_not_published(tmp
     assert 0 < safe < LINES
     second = index(source, tmp_path / "killed", "--cluster", "local", "--workers", "2")
     summary = ended(second)
-    assert summary == {"added": LINES - safe, "updated": 0, "unchanged": safe, "skipped": 0, "removed": 0,
-                       "items": LINES}  # fmt: skip
+    assert summary == {"added": LINES - safe, "updated": 0, "unchanged": safe, "repeated": 0,
+                       "skipped": 0, "removed": 0, "ignored": {}, "items": LINES}  # fmt: skip
     assert rows(tmp_path / "killed") == rows(tmp_path / "alone")
     assert arrays(tmp_path / "killed") == arrays(tmp_path / "alone")

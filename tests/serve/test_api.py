@@ -388,3 +388,16 @@ def test_an_item_without_an_id_is_named_after_its_content(client, kit):
     both = client.post("/v1/items", json={"items": [{"text": "one"}, {"id": "named", "text": "two"}]}).json()
     assert both["added"] == 2 and both["ids"][1] == "named"
     assert client.post("/v1/items", json={"items": [{"id": "", "text": "x"}]}).status_code == 422
+
+
+def test_one_item_is_changed_in_part(client, engine, kit):
+    client.post("/v1/items", json={"items": [{"id": "a/b", "text": "red", "meta": {"price": 3, "x": 1}}]})
+    changed = client.patch("/v1/items/a%2Fb", json={"meta": {"price": 4, "x": None}})
+    assert changed.status_code == 200, changed.text
+    assert (changed.json()["text"], changed.json()["meta"]) == ("red", {"price": 4})
+    changed = client.patch("/v1/items/a%2Fb", files={"image": ("b.png", kit.picture("blue"))})
+    assert changed.json()["modality"] == "pair" and engine.get("a/b").text == "red"
+    assert client.patch("/v1/items/nothere", json={"text": "x"}).status_code == 404
+    assert client.patch("/v1/items/a%2Fb", json={"price": 3}).status_code == 422
+    broken = client.patch("/v1/items/a%2Fb", json={"image": base64.b64encode(b"no image").decode()})
+    assert broken.status_code == 422

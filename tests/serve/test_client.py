@@ -135,3 +135,25 @@ def test_a_404_of_somebody_else_is_not_about_items():
         with pytest.raises(ServerError, match="404: is `genius serve` running") as raised:
             client.remove(["red"])
         assert raised.value.status == 404
+
+
+def test_items_are_changed_in_part(client, served, tmp_path):
+    client.add([Item("sofa", text="a red sofa", meta={"price": 3, "brand": "x"})])
+    result = client.update([Item("sofa", meta={"price": 4, "brand": None}), Item("nothere", text="x")])
+    assert (result.updated, result.skipped[0].name) == (1, "nothere")
+    assert (client.get("sofa").text, client.get("sofa").meta) == ("a red sofa", {"price": 4})
+    Image.new("RGB", (32, 32), "blue").save(tmp_path / "blue.png")
+    client.update([Item("sofa", image=tmp_path / "blue.png")])
+    assert client.get("sofa").modality == "pair"
+    assert client.update([Item("sofa", text="")]).updated == 1
+    assert client.get("sofa").modality == "image"
+    with pytest.raises(BadInput, match=r"update\(\[item\]\)"):
+        client.update(Item("sofa"))
+    client.remove("sofa")
+
+
+def test_a_text_whose_image_is_missing_is_sent_alone(client):
+    result = client.add([Item("lone", image="absent.png", text="words"), Item("none", image="absent.png")])
+    assert (result.added, result.report.noted, result.report.skipped) == (1, 1, 1)
+    assert client.get("lone").meta == {"image_missing": True}
+    client.remove("lone")

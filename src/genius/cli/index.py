@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections import Counter
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,7 +29,11 @@ if TYPE_CHECKING:
     from genius.data.report import Report
     from genius.engine import Engine
     from genius.ingest.result import AddResult
-    from genius.types import Item
+    from genius.ingest.source import ItemSource
+
+
+COUNTS = ("added", "updated", "unchanged", "repeated", "skipped", "removed")
+RARE = ("repeated", "ignored")  # shown where there are any
 
 
 class FitWhen(StrEnum):
@@ -64,6 +68,9 @@ def index(
     prune: Annotated[
         bool, typer.Option("--prune", help="Remove items that the paths no longer have.")
     ] = False,
+    update: Annotated[
+        bool, typer.Option("--update", help="Rows change stored items; what they do not name stays.")
+    ] = False,
     exclude: Annotated[
         list[str] | None, typer.Option(help="Leave out what matches, as `*.gif`; repeatable.")
     ] = None,
@@ -91,26 +98,29 @@ def index(
 
     Stopped and run again, it goes on where it was.
     """
-    from genius.data.remote import expanded, location
+    from genius.data.remote import expanded
     from genius.engine import Engine
+    from genius.ingest.source import ItemSource
 
-    places = [location(name) for path in paths for name in expanded(path)]
-    for place in places:
+    sources = [ItemSource.of(name) for path in paths for name in expanded(path)]
+    for place in (source.place for source in sources):
         if isinstance(place, Path) and not place.exists():
             raise BadInput(f"no folder or file at {place}: check the spelling")
+    if update and cluster is not None:
+        raise BadInput("--update works without --cluster")
     with (
         Engine.open_or_create(
-            to, model, encoder=encoder, dim=_width(encoder, to, places), vectors=vectors, device=device
+            to, model, encoder=encoder, dim=_width(encoder, to, sources), vectors=vectors, device=device
         ) as engine,
         engine.index.writing(),
     ):
-        summary: dict[str, Any] = {"added": 0, "updated": 0, "unchanged": 0, "skipped": 0, "removed": 0}
+        summary: dict[str, Any] = dict.fromkeys(COUNTS, 0) | {"ignored": Counter()}
         try:
             if cluster is None:
-                for place in places:
-                    _count_in(summary, *_index_path(engine, place, exclude or [], prune))
+                for source in sources:
+                    _count_in(summary, source, _index_source(engine, source, exclude or [], prune, update))
             else:
-                _index_on_cluster(engine, places, exclude or [], prune, summary, cluster, workers, parts)
+                _index_on_cluster(engine, sources, exclude or [], prune, summary, cluster, workers, parts)
         except (KeyboardInterrupt, SystemExit):
             say(f"stopped; {engine.stats()['items']} items are safe in {to}. Run the same command to go on")
             raise
@@ -118,6 +128,8 @@ def index(
         if engine.stats()["fresh"] and not engine.stats()["generation"]:
             engine.compact()  # the next search starts from finished arrays
         summary["items"] = engine.stats()["items"]
+    if form is SummaryFormat.TABLE:
+        summary = {name: summary[name] for name in summary if summary[name] or name not in RARE}
     for line in summary_lines(summary, form):
         print(line)
     if not any(summary[name] for name in ("added", "updated", "unchanged", "skipped")):
@@ -126,15 +138,15 @@ def index(
         raise BadInput("none of the files could be used: the reasons are above")
 
 
-def _width(encoder: str | None, to: Path, places: list[Path | RemotePath]) -> int | None:
+def _width(encoder: str | None, to: Path, sources: list[ItemSource]) -> int | None:
     """The width of vectors that were made elsewhere: that of the first one; None for other encoders."""
     from genius.data.tables import read_items
     from genius.store.connection import INDEX_FILE
 
     if encoder != "vectors" or (to / INDEX_FILE).exists():
         return None
-    for place in places:
-        for item in read_items(place):
+    for source in sources:
+        for item in read_items(source.place):
             if item.vector is not None:
                 return len(item.vector)
     raise BadInput(
@@ -155,17 +167,23 @@ def _fit_if_due(engine: Engine, when: FitWhen) -> None:
     report_fit(engine)
 
 
-def _count_in(summary: dict[str, Any], added: AddResult, removed: int) -> None:
-    summary["added"] += added.added
-    summary["updated"] += added.updated
-    summary["unchanged"] += added.unchanged
+def _count_in(summary: dict[str, Any], source: ItemSource | None, added: AddResult) -> None:
+    for name in ("added", "updated", "unchanged", "repeated", "removed"):
+        summary[name] += getattr(added, name)
     summary["skipped"] += added.report.skipped
-    summary["removed"] += removed
+    summary["ignored"].update(added.report.ignored)
+    if added.repeats:
+        where = "" if source is None else f" in {source.place.name}"
+        more = ", …" if added.repeated > len(added.repeats) else ""
+        say(
+            f"{added.repeated} ids came more than once{where}, and the last of each was kept: "
+            f"{', '.join(added.repeats)}{more}"
+        )
 
 
 def _index_on_cluster(
     engine: Engine,
-    places: list[Path | RemotePath],
+    sources: list[ItemSource],
     exclude: list[str],
     prune: bool,
     summary: dict[str, Any],
@@ -179,12 +197,15 @@ def _index_on_cluster(
     ray_module()  # or a line that says what to install
     from genius.cluster.indexing import ClusterRun, index_on_cluster
 
-    sources = [
-        (os.path.abspath(place) if isinstance(place, Path) else str(place), _resolved(place),  # noqa: PTH100
-         _patterns(engine, place, exclude))
-        for place in places
-    ]  # fmt: skip
-    total = sum(_count(place) or 0 for place in places) or None
+    specs = [
+        (
+            os.path.abspath(source.place) if isinstance(source.place, Path) else str(source.place),  # noqa: PTH100
+            source.label,
+            source.patterns(engine.index.folder, exclude),
+        )
+        for source in sources
+    ]
+    total = sum(_count(source.place) or 0 for source in sources) or None
 
     with progress(total, f"index on {cluster}") as done:
 
@@ -193,7 +214,7 @@ def _index_on_cluster(
 
         outcome = index_on_cluster(
             engine.index,
-            sources,
+            specs,
             address=cluster,
             workers=workers,
             parts=parts,
@@ -203,59 +224,37 @@ def _index_on_cluster(
     say_report(outcome.added.report)
     for name, share in sorted(outcome.workers.items()):
         say(f"worker {name}: {share.items} items, {share.encoded} encoded, {share.rate:.1f} items/s")
-    removed = 0
-    for (_, source, _), seen in zip(sources, outcome.seen, strict=False):
-        removed += _prune(engine, source, seen, outcome.added.report)
-    _count_in(summary, outcome.added, removed)
+    if outcome.added.report.unknown and prune:
+        _say_nothing_pruned(outcome.added.report)
+    elif prune:
+        for source, seen in zip(sources, outcome.seen, strict=True):
+            outcome.added.removed += engine.prune(source.label, seen)
+    _count_in(summary, None, outcome.added)
 
 
-def _resolved(place: Path | RemotePath) -> str:
-    return str(place.resolve()) if isinstance(place, Path) else str(place)
-
-
-def _patterns(engine: Engine, place: Path | RemotePath, exclude: list[str]) -> list[str]:
-    """What to leave out: never the index itself."""
-    if not isinstance(place, Path):
-        return exclude
-    own = os.path.relpath(engine.index.folder, place)
-    return exclude if own.startswith("..") else [*exclude, Path(own).as_posix()]
-
-
-def _index_path(
-    engine: Engine, path: Path | RemotePath, exclude: list[str], prune: bool
-) -> tuple[AddResult, int]:
-    from genius.data.report import Report
-    from genius.data.tables import read_items
-
-    seen: set[str] = set()
-    report = Report(ids=seen if prune else None)  # what is skipped may still be there
-    source = _resolved(path)
-    items = _collect_ids(read_items(path, _patterns(engine, path, exclude), report), seen if prune else None)
-    with progress(_count(path), f"index {path.name}") as done:
-        added = engine.add(
-            items, source=source, report=report, progress=lambda so_far: done(so_far.done), fit="never"
+def _index_source(
+    engine: Engine, source: ItemSource, exclude: list[str], prune: bool, update: bool
+) -> AddResult:
+    with progress(_count(source.place), f"index {source.place.name}") as done:
+        added = engine.add_from(
+            source.place,
+            exclude=exclude,
+            prune=prune,
+            update=update,
+            fit="never",
+            progress=lambda so_far: done(so_far.done),
         )
-    say_report(report)
-    return added, _prune(engine, source, seen, report) if prune else 0
+    say_report(added.report)
+    if prune and added.report.unknown:
+        _say_nothing_pruned(added.report)
+    return added
 
 
-def _prune(engine: Engine, source: str, seen: set[str], report: Report) -> int:
-    """Remove items of `source` that are gone; nothing, unless all of the source could be listed."""
-    if report.unknown:
-        say(
-            f"nothing was pruned: {report.unknown} folders or lines could not be read, and what they hold "
-            "may still be there; make them readable, or leave them out with --exclude"
-        )
-        return 0
-    return engine.prune(source, seen)
-
-
-def _collect_ids(items: Iterator[Item], seen: set[str] | None) -> Iterator[Item]:
-    """The items as they come; their ids go to `seen`."""
-    for item in items:
-        if seen is not None:
-            seen.add(item.id)
-        yield item
+def _say_nothing_pruned(report: Report) -> None:
+    say(
+        f"nothing was pruned: {report.unknown} folders or lines could not be read, and what they hold "
+        "may still be there; make them readable, or leave them out with --exclude"
+    )
 
 
 def _count(path: Path | RemotePath) -> int | None:

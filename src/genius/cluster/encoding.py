@@ -19,6 +19,8 @@ from genius.cluster.wire import pack_batches, unpack_items
 from genius.engine import load_model
 from genius.errors import GeniusError, ModelMismatch
 from genius.ingest.add import READERS, EncodedBatch, encode_batch
+from genius.ingest.naming import possible_ids, unique_ids
+from genius.ingest.source import ItemSource
 from genius.retrieval_model import RetrievalModel
 from genius.store.records import Known, Record
 from genius.store.truth import Truth
@@ -79,12 +81,15 @@ class EncodingWorker:
     def _part(self, facts: dict[str, Any], batches: list[list[Item]]) -> dict[str, Any]:
         source = self.job.sources[facts["source"]]
         name = part_name(source.label, facts["number"], self.job.fingerprint, self.job.vectors)
+        root = ItemSource.of(source.name).root
+        if root is not None:
+            batches = self._named(batches, root, source.label)
         ids = [item.id for batch in batches for item in batch]
         if ids and self.parts.begin(name) >= ATTEMPTS:
             self.parts.end(name)
             skipped = [(id, DEADLY) for id in ids]
             return {"part": "", "ids": ids, "encoded": 0, "counts": [[0, 0, 0, skipped]]}
-        known: dict[str, Known] = ray.get(self.job.known_items.known.remote(ids)) if ids else {}
+        known = self._known(ids)
         kept = self.parts.read(name) or [] if any(id not in known for id in ids) else []
         old = {record.id: record for records, _ in kept for record in records if record.id not in known}
         done = [self._batch(batch, known, old, source.label) for batch in batches]
@@ -96,8 +101,24 @@ class EncodingWorker:
             "part": name if changed else "",
             "ids": ids,
             "encoded": sum(encoded for _, encoded in done),
-            "counts": [[b.updated, b.unchanged, b.repeated, b.skipped] for b, _ in done],
+            "counts": [[b.updated, b.unchanged, b.repeated, b.skipped, b.notes] for b, _ in done],
         }
+
+    def _named(self, batches: list[list[Item]], root: str, label: str) -> list[list[Item]]:
+        """The items under ids that no other source has in the index."""
+        plain = {name for batch in batches for item in batch for name in possible_ids(item.id, root)[:2]}
+        stored = self._known(sorted(plain))
+
+        def known(ids: Sequence[str]) -> dict[str, Known]:
+            if plain.issuperset(ids):  # asked for at once: every question to the index takes a while
+                return {id: stored[id] for id in ids if id in stored}
+            return self._known(ids)
+
+        return [list(unique_ids(batch, root, label, known)) for batch in batches]
+
+    def _known(self, ids: Sequence[str]) -> dict[str, Known]:
+        known: dict[str, Known] = ray.get(self.job.known_items.known.remote(ids)) if ids else {}
+        return known
 
     def _batch(
         self, batch: list[Item], known: dict[str, Known], old: dict[str, Record], source: str

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +19,7 @@ from genius.data.report import Report
 from genius.errors import BadInput, ClusterError
 from genius.ingest.add import EncodedBatch
 from genius.ingest.result import AddResult
+from genius.ingest.seen import SeenIds
 from genius.store.connection import INDEX_FILE
 from genius.store.index import Index
 
@@ -74,7 +74,7 @@ def index_on_cluster(
     outcome = ClusterRun(seen=[set() for _ in sources] if note_ids else [])
     kept = PartStore(parts or str(index.folder.resolve() / FOLDER), owned=parts is None)
     with index.writing(), connected(address, workers) as ray:
-        seen = _Seen()
+        seen = SeenIds()
         expected = [0] * len(sources)
         ended = [False] * len(sources)
         rows = _rows(ray, index, sources, str(kept.place), workers, gpus, batches)
@@ -150,7 +150,7 @@ def _rows(
     )
 
 
-def _take(index: Index, kept: PartStore, facts: dict[str, Any], outcome: ClusterRun, seen: _Seen) -> None:
+def _take(index: Index, kept: PartStore, facts: dict[str, Any], outcome: ClusterRun, seen: SeenIds) -> None:
     """Commit a part, let go of it and count what it did."""
     result = outcome.added
     _tell(result.report, facts)
@@ -188,7 +188,7 @@ def _tell(report: Report, facts: dict[str, Any]) -> None:
     for name, reason in facts["skipped"]:
         report.skip(name, reason)
     if facts["end"]:
-        report.ignored += facts["end"]["ignored"]
+        report.ignored.update(facts["end"]["ignored"])
         report.skipped += facts["end"]["unnamed"]
         report.unknown += facts["end"]["unknown"]
 
@@ -204,16 +204,3 @@ def _reason(error: BaseException) -> str:
     lines = re.findall(r"^\s*([\w.]*(?:Error|Exception): .+)$", str(error), re.MULTILINE)
     first = [line for line in lines if not line.startswith(("ray.", "UserCode"))]
     return first[0] if first else type(error).__name__
-
-
-class _Seen:
-    """The ids of a run, in a file without a name that goes with the process: there may be many."""
-
-    def __init__(self) -> None:
-        self._table = sqlite3.connect("")
-        self._table.execute("CREATE TABLE seen (id TEXT PRIMARY KEY) WITHOUT ROWID")
-
-    def again(self, ids: Sequence[str]) -> list[str]:
-        """Those of the distinct ids that were here before."""
-        insert = "INSERT OR IGNORE INTO seen VALUES (?)"
-        return [id for id in dict.fromkeys(ids) if not self._table.execute(insert, (id,)).rowcount]

@@ -19,6 +19,7 @@ from genius.data.report import Report
 from genius.data.tables import read_items
 from genius.errors import GeniusError
 from genius.ingest.add import batches
+from genius.ingest.source import ItemSource
 from genius.types import Item
 
 BATCHES = 4  # in a part: enough work to be worth a task, little enough to do again
@@ -75,7 +76,7 @@ def read_parts(place: int, source: SourceSpec, size: int = BATCHES) -> Iterator[
         "ignored": report.ignored,
         "unnamed": unnamed,
         "unknown": report.unknown,
-        "ids": sorted(report.ids or ()),
+        "ids": sorted(ItemSource.of(source.name).kept_ids(report.ids or set())),
     }
     yield _row(place, number, [], report.names[sent:], end)
 

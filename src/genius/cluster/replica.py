@@ -25,10 +25,10 @@ from genius.serve.engine_backend import EngineBackend
 from genius.serve.limits import Limits
 from genius.serve.log import LOGGER
 from genius.serve.metrics import Metrics
-from genius.serve.schemas import CodesResponse, ItemResponse, NewItem, SearchRequest
+from genius.serve.schemas import CodesResponse, ItemPatch, ItemResponse, NewItem, SearchRequest
 
 READS = ("search", "item", "thumbnail", "original", "stats", "codes", "versions")
-WRITES = ("add", "remove")
+WRITES = ("add", "update", "remove")
 RETRY_S = 0.05  # between two attempts
 PING_S = 1.0  # a replica that has not answered for so long is asked for a sign of life
 SILENCE_S = 4.0  # without an answer for so long, no replica is there
@@ -131,6 +131,11 @@ class ReplicaBackend:
         for how in ("added", "updated"):
             self.metrics.changed.labels(how).inc(getattr(added, how))
         return added
+
+    async def update(self, id: str, patch: ItemPatch) -> ItemResponse:
+        """Change parts of an item; the item as it is then. Raises NotFound."""
+        changed: ItemResponse = await self._ask("update", id, patch)
+        return changed
 
     async def remove(self, id: str) -> int:
         """Remove an item; how many there were."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from genius.data.images import SUFFIXES
+from genius.data.raw import RAW_SUFFIXES
 from genius.data.report import Report, printable
 from genius.data.texts import UserText, read_text
 from genius.errors import BadInput
@@ -68,7 +69,7 @@ def _walk(root: Path, exclude: Sequence[str], report: Report) -> Iterator[tuple[
             elif kind == "linked folder":
                 linked.append(Path(entry.path))
             elif _suffix(entry.name) not in SUFFIXES and _suffix(entry.name) != TEXT_SUFFIX:
-                report.ignored += 1
+                report.ignore(entry.name)
                 if kind == "other" and entry.is_symlink():  # perhaps a folder, on a disk that is not mounted
                     report.unknown += 1
                     report.skip(entry.path, "a link that leads nowhere")
@@ -89,7 +90,7 @@ def read_files(root: AnyPath, folder: AnyPath, files: Sequence[str], report: Rep
             report.skip(
                 folder / name, f"{texts[Path(name).stem]} has the same name", _id(root, folder / name)
             )
-    images = [name for name in files if _suffix(name) in SUFFIXES]
+    images = _images(files, report)
     paired = {Path(name).stem for name in images} & texts.keys()
     for name in images:
         stem = Path(name).stem
@@ -102,6 +103,19 @@ def read_files(root: AnyPath, folder: AnyPath, files: Sequence[str], report: Rep
             if text.text:
                 report.read += 1
                 yield _item(root, folder / name, None, text)
+
+
+def _images(files: Sequence[str], report: Report) -> list[str]:
+    """The images among files of one folder; a raw file is left out beside a picture of the same name."""
+    names = [name for name in files if _suffix(name) in SUFFIXES]
+    developed = {Path(name).stem for name in names if _suffix(name) not in RAW_SUFFIXES}
+    images = []
+    for name in names:
+        if _suffix(name) in RAW_SUFFIXES and Path(name).stem in developed:
+            report.ignore(name)
+        else:
+            images.append(name)
+    return images
 
 
 def _item(root: AnyPath, file: AnyPath, image: AnyPath | None, text: UserText) -> Item:

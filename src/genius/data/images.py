@@ -6,22 +6,33 @@ import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, JpegImagePlugin, UnidentifiedImageError
 
+from genius.data.raw import ORIENTATION, RAW_SUFFIXES, is_raw, orientation, preview
 from genius.data.report import printable
 from genius.errors import BadImage
 
 if TYPE_CHECKING:
     from genius.types import ImageSource
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
-SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"))
-MAX_PIXELS = 64_000_000
+HEIF = "HEIF"  # with the extra heic
+HEIF_SUFFIXES = frozenset((".heic", ".heif", ".hif"))
+HAS_HEIF = find_spec("pillow_heif") is not None
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", *((HEIF,) if HAS_HEIF else ()))
+JPEG_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".jif")
+SUFFIXES = (
+    frozenset((*JPEG_SUFFIXES, ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif")) | RAW_SUFFIXES
+)
+SUFFIXES |= HEIF_SUFFIXES if HAS_HEIF else frozenset()
+MAX_PIXELS = 200_000_000  # of a JPEG, which can be decoded at a part of its size
+MAX_DECODED = 64_000_000  # pixels that are decoded: of all other formats, and of a reduced JPEG
 MAX_BYTES = 512 * 2**20  # some decoders read the whole file first
 MAX_WORK = 1_000_000_000  # pixels x scans of a JPEG: about a second
 MAX_RLE_PIXELS = 4_000_000  # of a run-length BMP, which Pillow decodes in Python
@@ -29,8 +40,9 @@ LARGE = 16_000_000  # pixels; of larger images one is decoded at a time, so that
 MAX_RATIO = 200  # long side to short side; scaling a thinner strip up to a square costs too much memory
 
 _BAND = 1 << 20  # pixels converted at a time
-_ORIENTATION = 0x0112  # EXIF tag
 _SCAN = b"\xff\xda"  # begins a scan of a JPEG, and cannot occur inside one
+_JPEG = b"\xff\xd8\xff"
+_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 _large = threading.Lock()
 
 
@@ -39,18 +51,19 @@ def open_image(source: ImageSource, max_pixels: int = MAX_PIXELS, at_least: int 
 
     Transparent areas become white, an animation its first frame, wide pixels are scaled to 8 bits.
     With `at_least`, a large JPEG may be decoded at a half, a quarter or an eighth of its size, as long as no
-    side gets shorter than that: several times faster for thumbnails and encoders.
+    side gets shorter than that: several times faster for thumbnails and encoders. A JPEG of more than
+    MAX_DECODED pixels always is. Of a camera's raw file the largest preview in it is taken.
     """
     name = _name(source)
     try:
         if isinstance(source, bytes):
-            return _decode(BytesIO(source), max_pixels, at_least)
+            return _read(BytesIO(source), "", max_pixels, at_least)
         if isinstance(source, Image.Image):
             return _convert(source, max_pixels)
         path = Path(source)
         _refuse_odd_file(path)
         with path.open("rb") as stream:
-            return _marked(_decode(stream, max_pixels, at_least), path)
+            return _marked(_read(stream, path.suffix, max_pixels, at_least), path)
     except BadImage as error:
         raise BadImage(f"{name}: {error}") from None
     except UnidentifiedImageError:
@@ -96,14 +109,52 @@ def _refuse_odd_file(path: Path) -> None:
         raise BadImage(f"a file of {status.st_size >> 20} MB; the limit is {MAX_BYTES >> 20} MB")
 
 
-def _decode(stream: IO[bytes], max_pixels: int, at_least: int | None) -> Image.Image:
-    with Image.open(stream, formats=FORMATS) as image:
+def _read(stream: IO[bytes], suffix: str, max_pixels: int, at_least: int | None) -> Image.Image:
+    if suffix.lower() not in RAW_SUFFIXES and not is_raw(stream):
+        return _decode(stream, max_pixels, at_least)
+    inside = preview(stream)
+    if inside is None:
+        raise BadImage("a raw file without a JPEG preview in it; develop it to JPEG")
+    return _decode(BytesIO(inside), max_pixels, at_least, held=orientation(stream))
+
+
+def _decode(stream: IO[bytes], max_pixels: int, at_least: int | None, held: int = 1) -> Image.Image:
+    """The image in `stream`; `held` is the orientation of one that does not tell its own."""
+    with _open(stream) as image:
         _refuse_odd_size(image, max_pixels)
         _refuse_costly(image, stream)
         with _one_at_a_time(image):
+            full = image.size
             if at_least is not None:
                 image.draft("RGB", (at_least, at_least))
-            return _convert(image, max_pixels)
+            for part in (2, 4, 8):
+                if image.width * image.height > MAX_DECODED:
+                    image.draft("RGB", (-(-full[0] // part), -(-full[1] // part)))
+            if held != 1 and ORIENTATION not in image.getexif():
+                image.getexif()[ORIENTATION] = held
+            return _convert(image, MAX_DECODED)
+
+
+def _open(stream: IO[bytes]) -> Image.Image:
+    """The image, its header read; Pillow's own limit of pixels is left to `_refuse_odd_size` for a JPEG."""
+    head = stream.read(12)
+    stream.seek(0)
+    if head.startswith(_JPEG):
+        try:
+            return JpegImagePlugin.jpeg_factory(stream)
+        except SyntaxError as error:
+            raise UnidentifiedImageError(str(error)) from None
+    if HAS_HEIF and head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS:
+        _register_heif()
+        return Image.open(stream, formats=(HEIF, "AVIF"))
+    return Image.open(stream, formats=[name for name in FORMATS if name != HEIF])
+
+
+@cache
+def _register_heif() -> None:
+    import pillow_heif
+
+    pillow_heif.register_heif_opener(thumbnails=False, decode_threads=1)
 
 
 @contextmanager
@@ -145,6 +196,11 @@ def _refuse_odd_size(image: Image.Image, max_pixels: int) -> None:
     width, height = image.size
     if width * height > max_pixels:
         raise BadImage(f"{width} x {height} pixels; the limit is {max_pixels:,} in all, scale it down first")
+    if image.format not in ("JPEG", "MPO") and width * height > MAX_DECODED:
+        raise BadImage(
+            f"{width} x {height} pixels; the limit is {MAX_DECODED:,} in all, {MAX_PIXELS:,} in a JPEG: "
+            "scale it down first, or save it as JPEG"
+        )
     if min(width, height) < 1:
         raise BadImage("it has no pixels")
     if max(width, height) > MAX_RATIO * min(width, height):
@@ -170,7 +226,7 @@ def _convert(image: Image.Image, max_pixels: int) -> Image.Image:
 def _upright(image: Image.Image) -> Image.Image:
     """`image`, or a copy that is turned as its EXIF orientation says."""
     try:
-        if image.getexif().get(_ORIENTATION, 1) in range(2, 9):
+        if image.getexif().get(ORIENTATION, 1) in range(2, 9):
             return ImageOps.exif_transpose(image)
     except Exception:  # a broken EXIF block is no reason to lose the picture
         return image

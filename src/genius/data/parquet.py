@@ -13,12 +13,13 @@ from genius.errors import BadData, BadInput, MissingExtra
 
 if TYPE_CHECKING:
     from genius.data.remote import RemotePath
+    from genius.data.tables import TableOptions
     from genius.types import Item
 
 ROWS_AT_ONCE = 256  # images may be inside
 
 
-def read_parquet(file: Path | RemotePath, report: Report) -> Iterator[Item]:
+def read_parquet(file: Path | RemotePath, report: Report, options: TableOptions) -> Iterator[Item]:
     """The items in `file`: columns as the fields of JSONL; an image may also be bytes, or bytes and a path.
 
     A row without id is called by the file and its number.
@@ -35,7 +36,7 @@ def read_parquet(file: Path | RemotePath, report: Report) -> Iterator[Item]:
     try:
         with file.open("rb") as stream, ParquetFile(stream) as opened:
             names = {name.lower() for name in opened.schema_arrow.names}
-            if not names & {"image", "path", "text", "vector"}:
+            if not names & {"image", "path", "text", "vector"} and not options.partial:
                 raise BadData(
                     f"{printable(file)}: no column is called image, path, text or vector: name one so"
                 )
@@ -48,7 +49,7 @@ def read_parquet(file: Path | RemotePath, report: Report) -> Iterator[Item]:
                         (row,) = batch.slice(start, 1).to_pylist()
                         fields, data = _fields(row)
                         fields |= {} if vectors is None else {"vector": vectors[start]}
-                        item = item_of(fields, file.parent, data, f"{file.name}/{number}")
+                        item = item_of(fields, file.parent, data, f"{file.name}/{number}", options)
                     except (ValueError, OverflowError, ArrowException, BadInput) as error:
                         skip_row(report, f"{file}:{number}", error, fields)
                         continue

@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from genius.data.images import MAX_BYTES
 from genius.data.report import printable
-from genius.errors import BadImage, BadInput, MissingExtra, StorageError
+from genius.errors import BadImage, BadInput, MissingExtra, MissingImage, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -296,6 +296,8 @@ def fetched(item: Item) -> Item:
     try:
         with RemotePath(uri).open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise MissingImage(f"no image at {printable(uri)}") from None
     except OSError as error:
         raise BadImage(f"{printable(uri)}: cannot be read: {error.strerror}") from None
     if len(data) > MAX_BYTES:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,21 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _FIELDS = frozenset(("id", "image", "path", "text", "meta", "vector"))
 
 
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """How the rows of a table become items."""
+
+    partial: bool = False  # rows change stored items, so they need neither image nor text
+
+
+PLAIN = TableOptions()
+
+
 def read_items(
-    path: str | Path | RemotePath, exclude: Sequence[str] = (), report: Report | None = None
+    path: str | Path | RemotePath,
+    exclude: Sequence[str] = (),
+    report: Report | None = None,
+    options: TableOptions = PLAIN,
 ) -> Iterator[Item]:
     """The items in a folder, a JSONL, CSV, TSV or Parquet file, a tar shard, or a single image or text file.
 
@@ -50,11 +64,11 @@ def read_items(
     elif not _is_file(place):
         raise BadInput(f"no folder or file at {printable(place)}")
     if suffix in JSON_SUFFIXES:
-        return read_jsonl(place, report)
+        return read_jsonl(place, report, options)
     if suffix in DELIMITERS:
-        return read_csv(place, report)
+        return read_csv(place, report, options)
     if suffix == ".parquet":
-        return read_parquet(place, report)
+        return read_parquet(place, report, options)
     if suffix == ".tar":
         return read_tar(place, report)
     if suffix in VECTOR_SUFFIXES:
@@ -67,18 +81,24 @@ def read_items(
     raise BadInput(f"cannot tell what {printable(place)} holds: give a folder or a file ending in {known}")
 
 
+def is_table(place: Path | RemotePath) -> bool:
+    """Whether a file, by its name, has rows or members with ids of their own."""
+    suffix = place.suffix.lower()
+    return suffix in JSON_SUFFIXES or suffix in DELIMITERS or suffix in (".parquet", ".tar", *VECTOR_SUFFIXES)
+
+
 def _read_remote_folder(root: RemotePath, exclude: Sequence[str], report: Report) -> Iterator[Item]:
     for folder, files in root.files(exclude):
         yield from read_files(root, folder, files, report)
 
 
-def read_jsonl(file: Path | RemotePath, report: Report) -> Iterator[Item]:
+def read_jsonl(file: Path | RemotePath, report: Report, options: TableOptions = PLAIN) -> Iterator[Item]:
     """The items in `file`, one JSON object a line."""
     for number, line in numbered_lines(file):
         fields: Mapping[str, Any] = {}
         try:
             fields = json_object(line)
-            item = item_of(fields, file.parent)
+            item = item_of(fields, file.parent, options=options)
         except (ValueError, BadInput) as error:
             skip_row(report, f"{file}:{number}", error, fields)
             continue
@@ -86,18 +106,18 @@ def read_jsonl(file: Path | RemotePath, report: Report) -> Iterator[Item]:
         yield item
 
 
-def read_csv(file: Path | RemotePath, report: Report) -> Iterator[Item]:
+def read_csv(file: Path | RemotePath, report: Report, options: TableOptions = PLAIN) -> Iterator[Item]:
     """The items in `file`, whose first line names the columns; an empty cell is an absent value."""
     try:
         # undecodable bytes become surrogates: right in paths, reported and replaced in texts
         with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
             reader = csv.reader(stream, delimiter=DELIMITERS.get(file.suffix.lower(), ","))
-            columns = _columns(reader, file)
+            columns = _columns(reader, file, options)
             for number, cells in _rows(reader, file, report):
                 fields: Mapping[str, Any] = dict(zip(columns, cells, strict=False))
                 try:
                     fields = _fields(columns, cells)
-                    item = item_of(fields, file.parent)
+                    item = item_of(fields, file.parent, options=options)
                 except (ValueError, BadInput) as error:
                     skip_row(report, f"{file}:{number}", error, fields)
                     continue
@@ -107,13 +127,13 @@ def read_csv(file: Path | RemotePath, report: Report) -> Iterator[Item]:
         raise BadData(f"{printable(file)}: cannot be read ({error.strerror})") from None
 
 
-def _columns(reader: Any, file: Path | RemotePath) -> list[str]:
+def _columns(reader: Any, file: Path | RemotePath, options: TableOptions) -> list[str]:
     try:
         names = [name.strip() for name in next(reader, [])]
     except csv.Error as error:
         raise BadData(f"{printable(file)}:1: {error}") from None
     columns = [name.lower() if name.lower() in _FIELDS else name for name in names]
-    if not {"image", "path", "text", "vector"} & set(columns):
+    if not {"image", "path", "text", "vector"} & set(columns) and not options.partial:
         raise BadData(
             f"{printable(file)}:1: no column is called image, path, text or vector: name one so in line 1"
         )
@@ -143,7 +163,11 @@ def _fields(columns: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:
 
 
 def item_of(
-    fields: Mapping[str, Any], folder: Path | RemotePath, data: bytes | None = None, name: str | None = None
+    fields: Mapping[str, Any],
+    folder: Path | RemotePath,
+    data: bytes | None = None,
+    name: str | None = None,
+    options: TableOptions = PLAIN,
 ) -> Item:
     """The item that `fields` describe; raises ValueError or BadInput with the reason if there is none.
 
@@ -157,12 +181,12 @@ def item_of(
         vector = json.loads(vector)
     if vector is not None:
         unit_vector(vector)
-    elif not image and data is None and not cleaned.text:
+    elif not image and data is None and not cleaned.text and not options.partial:
         raise ValueError("neither image nor text" if text is None else "empty text and no image")
     source: str | Path | bytes | None = data
     if data is None and image:
         path = location(image) if is_uri(image) else folder / image
-        if vector is None and not _is_file(path):  # with a vector, nobody opens it now
+        if vector is None and not cleaned.text and not _is_file(path):  # a text is kept without its image
             raise ValueError(f"no image at {path}")
         source = path if isinstance(path, Path) else str(path)
     meta = fields.get("meta") or {}

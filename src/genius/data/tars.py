@@ -56,7 +56,7 @@ def _grouped(
         if not member.isfile() or name.name.startswith("."):
             continue
         if suffix not in SUFFIXES and suffix not in (TEXT, FIELDS):
-            report.ignored += 1
+            report.ignore(name.name)
             continue
         key = str(name.with_suffix(""))
         if key != open_key:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
 
 from genius.data.remote import fetched
 from genius.data.report import Report, printable
+from genius.data.texts import clean_text
 from genius.data.validate import unit_vector, valid_id
 from genius.encode.base import Parts
-from genius.errors import BadInput, GeniusError
-from genius.ingest.item import PendingItem, read_item
-from genius.ingest.result import AddResult
+from genius.errors import BadInput, GeniusError, MissingImage
+from genius.ingest.item import NO_IMAGE, PendingItem, digest, read_item
+from genius.ingest.result import WITHOUT_IMAGE, AddResult
+from genius.ingest.seen import SeenIds
 from genius.retrieval_model import RetrievalModel
 from genius.store.index import Index
 from genius.store.records import Amendment, Known, Record
@@ -36,17 +40,23 @@ class EncodedBatch:
     amended: list[Amendment] = field(default_factory=list)
     updated: int = 0  # records that replace older ones
     unchanged: int = 0
-    repeated: int = 0
+    repeated: int = 0  # items of this batch that a later one of it replaced
     skipped: list[tuple[str, str]] = field(default_factory=list)  # ids and reasons
+    notes: list[tuple[str, str]] = field(default_factory=list)  # ids, and what is missing
+    updated_again: int = 0  # of the changes, those of items that came before in the same run
+    unchanged_again: int = 0
 
     def count_in(self, result: AddResult) -> None:
         """Add this batch, once committed, to the totals of the run."""
         result.added += len(self.records) - self.updated
-        result.updated += self.updated + sum(not change.only_stamp for change in self.amended)
-        result.unchanged += self.unchanged
-        result.repeated += self.repeated
+        amended = sum(not change.only_stamp for change in self.amended)
+        result.updated += self.updated + amended - self.updated_again
+        result.unchanged += self.unchanged - self.unchanged_again
+        result.repeated += self.repeated + self.updated_again + self.unchanged_again
         for name, reason in self.skipped:
             result.report.skip(name, reason)
+        for name, what in self.notes:
+            result.report.note(name, what)
 
 
 def add_items(
@@ -64,16 +74,34 @@ def add_items(
     again. `source` says where the items come from, for pruning.
     """
     result = AddResult(report=Report() if report is None else report)
-    with index.writing(), ThreadPoolExecutor(READERS) as readers:
+    with index.writing(), ThreadPoolExecutor(READERS) as readers, closing(SeenIds()) as seen:
         for batch in batches(items):
-            known = index.truth.known([item.id for item in batch if _id_problem(item) is None])
+            known = index.truth.known([item.id for item in batch if id_problem(item) is None])
             encoded = encode_batch(model, batch, known, readers, source=source, vectors=index.dim is not None)
             if encoded.records or encoded.amended:
                 index.add(encoded.records, encoded.amended)
+            _note_repeats(batch, known, encoded, seen, result)
             encoded.count_in(result)
             if progress is not None:
                 progress(result)
     return result
+
+
+def _note_repeats(
+    batch: Sequence[Item], known: Mapping[str, Known], encoded: EncodedBatch, seen: SeenIds, result: AddResult
+) -> None:
+    """Find ids that came before, in this batch or an earlier one: the last item of an id is the one kept."""
+    ids = Counter(item.id for item in batch if id_problem(item) is None)
+    again = seen.again(ids)
+    result.repeat([*(id for id, count in ids.items() if count > 1), *again])
+    changed = {record.id for record in encoded.records}
+    rows = {change.row for change in encoded.amended if not change.only_stamp}
+    refused = {name for name, _ in encoded.skipped}
+    for id in again:
+        if id in changed or (id in known and known[id].row in rows):
+            encoded.updated_again += 1
+        elif id not in refused:
+            encoded.unchanged_again += 1
 
 
 def batches(items: Iterable[Item]) -> Iterator[list[Item]]:
@@ -109,20 +137,20 @@ def encode_batch(
     result = EncodedBatch()
     last: dict[str, Item] = {}
     for item in batch:
-        problem = _id_problem(item)
+        problem = id_problem(item)
         if problem is not None:
-            result.skipped.append((_shown(getattr(item, "id", item)), problem))
+            result.skipped.append((shown_id(getattr(item, "id", item)), problem))
             continue
         result.repeated += item.id in last
         last[item.id] = item
-    outcomes = readers.map(lambda item: _read(item, known, source), last.values())
+    outcomes = readers.map(lambda item: _read(item, known.get(item.id), source), last.values())
     pending = _sort(last, outcomes, result)
     result.records = _encode(model, pending, vectors, result)
     result.updated = sum(record.id in known for record in result.records)
     return result
 
 
-def _id_problem(item: object) -> str | None:
+def id_problem(item: object) -> str | None:
     """Why this is no item that can be stored under its id; None if it is one."""
     if not isinstance(item, Item):
         return f"not an Item but {type(item).__name__}"
@@ -133,7 +161,8 @@ def _id_problem(item: object) -> str | None:
     return None
 
 
-def _shown(id: object) -> str:
+def shown_id(id: object) -> str:
+    """An id, or what is in its place, as a report names it."""
     try:
         text = printable(id)
     except Exception as error:  # an object whose str() fails
@@ -141,9 +170,27 @@ def _shown(id: object) -> str:
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 
 
-def _read(item: Item, known: Mapping[str, Known], source: str | None) -> Outcome:
+def _read(item: Item, stored: Known | None, source: str | None) -> tuple[Outcome, str]:
+    """What becomes of an item, and what is to be said of it."""
     try:
-        return read_item(fetched(item), known.get(item.id), source)
+        return _outcome(lambda: read_item(fetched(item), stored, source)), ""
+    except MissingImage as error:
+        missing = str(error)
+    if not (isinstance(item.text, str) and item.text.strip()):
+        return BadInput(missing), ""
+    if stored is not None and not stored.hash.startswith(NO_IMAGE):  # its disk may be back tomorrow
+        if stored.hash.endswith(digest(clean_text(item.text).text.encode())):
+            return None, f"{missing}; the stored picture is kept"
+        return BadInput(f"{missing}; the stored item is left as it is"), ""
+    alone = replace(item, image=None, meta={**item.meta, **WITHOUT_IMAGE})
+    return _outcome(lambda: read_item(alone, stored, source)), f"{missing}; its text is kept"
+
+
+def _outcome(read: Callable[[], Outcome]) -> Outcome:
+    try:
+        return read()
+    except MissingImage:
+        raise
     except BadInput as error:
         return error
     except OSError as error:
@@ -152,10 +199,14 @@ def _read(item: Item, known: Mapping[str, Known], source: str | None) -> Outcome
         return BadInput(f"cannot be read: {type(error).__name__}: {printable(error)}")
 
 
-def _sort(ids: Iterable[str], outcomes: Iterable[Outcome], result: EncodedBatch) -> list[PendingItem]:
+def _sort(
+    ids: Iterable[str], outcomes: Iterable[tuple[Outcome, str]], result: EncodedBatch
+) -> list[PendingItem]:
     """The items to encode; the others go to the result."""
     pending: list[PendingItem] = []
-    for id, outcome in zip(ids, outcomes, strict=True):
+    for id, (outcome, note) in zip(ids, outcomes, strict=True):
+        if note:
+            result.notes.append((shown_id(id), note))
         if isinstance(outcome, PendingItem):
             pending.append(outcome)
         elif isinstance(outcome, Amendment):
@@ -164,7 +215,7 @@ def _sort(ids: Iterable[str], outcomes: Iterable[Outcome], result: EncodedBatch)
         elif outcome is None:
             result.unchanged += 1
         else:
-            result.skipped.append((_shown(id), str(outcome)))
+            result.skipped.append((shown_id(id), str(outcome)))
     return pending
 
 
@@ -180,7 +231,7 @@ def _encode(
         if isinstance(error, GeniusError) and not isinstance(error, BadInput):
             raise  # the model's or the disk's fault, not the item's
         if len(pending) == 1:
-            result.skipped.append((_shown(pending[0].id), f"cannot be encoded: {printable(error)}"))
+            result.skipped.append((shown_id(pending[0].id), f"cannot be encoded: {printable(error)}"))
             return []
     return [record for one in pending for record in _encode(model, [one], vectors, result)]
 

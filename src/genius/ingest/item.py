@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import suppress
@@ -16,7 +17,7 @@ from genius.data.isolated import open_in_time
 from genius.data.report import printable
 from genius.data.texts import UserText, clean_text
 from genius.data.validate import unit_vector, valid_id, valid_meta
-from genius.errors import BadImage, BadInput
+from genius.errors import BadImage, BadInput, MissingImage
 from genius.store.records import Amendment, Known, Stamp
 from genius.types import Item, Modality
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 ENCODER_SIDE = 448  # pixels of the shorter side: enough for every encoder
 THUMBNAIL = 256  # pixels of the longer side
 _DIGEST = 16
+NO_IMAGE = bytes(_DIGEST)  # stands for its hash
 _LATEST_NS = 2**63 - 1  # what SQLite can store: a moment of the year 2262
 
 
@@ -63,7 +65,7 @@ def read_item(item: Item, known: Known | None, source: str | None = None) -> Pen
         return _read_embedded(item, text, meta, known, source)
     if item.image is None and not text.text:
         raise BadInput("neither image nor text: give at least one of them")
-    text_hash = _digest(text.text.encode())
+    text_hash = digest(text.text.encode())
     path, stamp = None, Stamp()
     if isinstance(item.image, str | Path):
         path = os.path.abspath(item.image)  # noqa: PTH100 (links are kept: the name is what the user knows)
@@ -114,9 +116,9 @@ def _read_embedded(
     elif item.image is not None:
         small = thumbnail(open_image(item.image, at_least=ENCODER_SIDE))
     hash = (
-        _digest(os.fsencode(path or "") + (small or b""))
-        + _digest(text.text.encode())
-        + _digest(vector.tobytes())
+        digest(os.fsencode(path or "") + (small or b""))
+        + digest(text.text.encode())
+        + digest(vector.tobytes())
     )
     if known is not None and known.hash == hash:
         unchanged = (known.meta, known.source, known.path) == (meta, source, path)
@@ -142,11 +144,16 @@ def _clean(text: object) -> UserText:
 
 def _stamp(path: str) -> Stamp:
     try:
-        stamp = Stamp.of(Path(path).stat())
-    except FileNotFoundError:
-        raise BadImage("no such file") from None
-    except (OSError, ValueError) as error:
+        status = Path(path).stat()
+        stamp = Stamp.of(status)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        raise MissingImage(f"no image at {printable(path)}") from None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise MissingImage(f"no image at {printable(path)}") from None
         raise BadImage(f"cannot be read: {printable(error)}") from None
+    if stat.S_ISDIR(status.st_mode):
+        raise MissingImage(f"no image at {printable(path)}: it is a folder")
     if max(abs(stamp.mtime_ns), abs(stamp.ctime_ns)) > _LATEST_NS:
         raise BadImage("the date of the file is after the year 2262 or before 1678: `touch` it")
     return stamp
@@ -156,17 +163,17 @@ def _read(item: Item, path: str | None, expected: bytes | None) -> tuple[bytes, 
     """Hash of the image's bytes, and the image unless its hash is the expected one."""
     source = item.image
     if source is None:
-        return bytes(_DIGEST), None
+        return NO_IMAGE, None
     if path is not None:
         status = Path(path).stat()
         if not stat.S_ISREG(status.st_mode) or not 0 < status.st_size <= MAX_BYTES:
             open_image(path)  # raises with the reason
         source = Path(path).read_bytes()
     if isinstance(source, bytes):
-        hash = _digest(source)
+        hash = digest(source)
     else:
         assert not isinstance(source, str | Path)
-        hash = _digest(f"{source.mode} {source.size}".encode() + source.tobytes())
+        hash = digest(f"{source.mode} {source.size}".encode() + source.tobytes())
     if hash == expected:
         return hash, None
     image = _open(source)
@@ -182,5 +189,6 @@ def _open(source: ImageSource) -> Image:
     return open_image(source, at_least=ENCODER_SIDE)
 
 
-def _digest(data: bytes) -> bytes:
+def digest(data: bytes) -> bytes:
+    """The hash that tells one content from another."""
     return blake2b(data, digest_size=_DIGEST).digest()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from genius.data.report import Report, Skipped
+
+WITHOUT_IMAGE = {"image_missing": True}  # in the metadata of an item whose text alone could be read
+NAMED = 10  # repeated ids that are remembered
 
 
 @dataclass(slots=True)
@@ -14,8 +18,16 @@ class AddResult:
     added: int = 0
     updated: int = 0  # known ids whose content, path or metadata had changed
     unchanged: int = 0
-    repeated: int = 0  # ids that came again in the same batch: the last one counts
+    repeated: int = 0  # items whose id came before in the same run: the last one counts
+    repeats: list[str] = field(default_factory=list)  # the first of those ids
+    removed: int = 0  # items that their source no longer has, with pruning
     report: Report = field(default_factory=Report)  # what was skipped, and why
+
+    def repeat(self, ids: Iterable[str]) -> None:
+        """Note ids that came again."""
+        for id in ids:
+            if len(self.repeats) < NAMED and id not in self.repeats:
+                self.repeats.append(id)
 
     @property
     def done(self) -> int:

@@ -10,7 +10,7 @@ from genius.errors import GeniusError
 from genius.ingest.result import AddResult
 from genius.serve.limits import Limits
 from genius.serve.metrics import Metrics
-from genius.serve.schemas import CodesResponse, ItemResponse, NewItem, SearchRequest
+from genius.serve.schemas import CodesResponse, ItemPatch, ItemResponse, NewItem, SearchRequest
 
 
 class NotFound(GeniusError):
@@ -41,6 +41,9 @@ class Backend(Protocol):
 
     async def add(self, items: Sequence[NewItem]) -> AddResult:
         """Add items; they are on disk and searchable when this returns."""
+
+    async def update(self, id: str, patch: ItemPatch) -> ItemResponse:
+        """Change parts of an item; the item as it is then. Raises NotFound."""
 
     async def remove(self, id: str) -> int:
         """Remove an item; how many there were."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from genius.data.images import media_type
 from genius.engine import Engine, SearchResult
-from genius.errors import BadImage
+from genius.errors import BadImage, BadInput
 from genius.ingest.item import thumbnail
 from genius.ingest.result import AddResult
 from genius.serve.backend import NotFound, Status
@@ -21,7 +21,7 @@ from genius.serve.decoding import SIDE, ImageDecoder
 from genius.serve.limits import Limits
 from genius.serve.log import LOGGER, log
 from genius.serve.metrics import Metrics
-from genius.serve.schemas import ChildCode, CodesResponse, ItemResponse, NewItem, SearchRequest
+from genius.serve.schemas import ChildCode, CodesResponse, ItemPatch, ItemResponse, NewItem, SearchRequest
 from genius.store.records import Record
 from genius.types import Item, Modality, Query
 
@@ -184,6 +184,17 @@ class EngineBackend:
                 "nothing was added, send fewer at a time"
             ) from None
         return ready
+
+    async def update(self, id: str, patch: ItemPatch) -> ItemResponse:
+        """Change parts of an item; the item as it is then. Raises NotFound, or BadInput with the reason."""
+        self._require_ready()
+        await self._read(self._record, id)
+        image = None if patch.image is None else await self._decoder.decode(patch.image, self.limits.pixels)
+        updated = await self._write(self.engine.update, [Item(id, image, patch.text, patch.meta)])
+        for skipped in updated.skipped:
+            raise BadInput(skipped.reason)
+        self.metrics.changed.labels("updated").inc(updated.updated)
+        return await self.item(id)
 
     async def remove(self, id: str) -> int:
         """Remove an item; it is gone when this returns. How many there were."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from genius.data.images import MAX_PIXELS
 from genius.data.isolated import SECONDS
 
 MB = 2**20
@@ -17,7 +18,7 @@ class Limits:
     hits: int = 200  # answers a search may ask for
     items: int = 64  # items in one request
     body: int = 32 * MB  # bytes of a request
-    pixels: int = 32_000_000  # of an image, read off its header
+    pixels: int = MAX_PIXELS  # of an image, read off its header
     batch: int = 32  # searches answered together
     waiting: int = 128  # searches that may wait for their turn; more get 429
     writes: int = 8  # changes that may wait for their turn; more get 429

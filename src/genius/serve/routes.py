@@ -25,6 +25,7 @@ from genius.serve.schemas import (
     AddResponse,
     CodesResponse,
     Health,
+    ItemPatch,
     ItemResponse,
     NewItem,
     Problem,
@@ -105,6 +106,17 @@ def routes(backend: Backend, *, originals: bool) -> APIRouter:
     async def item(id: str) -> Response:
         found = await backend.item(unquote(id))
         return _json(found if originals else found.model_copy(update={"path": None}))
+
+    @api.patch(
+        "/v1/items/{id}",
+        summary="Change parts of one item",
+        response_model=ItemResponse,
+        openapi_extra=_body(ItemPatch, {}),
+        responses=MISSING,
+    )
+    async def update(id: str, request: Request) -> Response:
+        name, patch = unquote(id), await _parsed(request, ItemPatch, limits)
+        return _json(await backend.update(name, patch))
 
     @api.delete("/v1/items/{id}", summary="Remove one item", responses=MISSING)
     async def remove(id: str, request: Request) -> RemoveResponse:

@@ -164,6 +164,18 @@ class NewItem(BaseModel):
         return self
 
 
+class ItemPatch(BaseModel):
+    """What is to change of an item; what is left out stays as it is."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: str | None = Field(None, description="A new text; an empty one removes it from a pair.")
+    image: ImageBytes | None = Field(None, description="A new image.")
+    meta: Annotated[dict[str, Any], AfterValidator(_storable)] = Field(
+        default_factory=dict, description="New values of these entries; null removes one."
+    )
+
+
 class AddRequest(BaseModel):
     """Items to add."""
 
