@@ -59,7 +59,8 @@ def _signature(function: Any) -> str:
         if one.kind is one.KEYWORD_ONLY and "*" not in shown:
             shown.append("*")
         default = "" if one.default is one.empty else f" = {one.default!r}"
-        shown.append(f"{one.name}: {one.annotation}{default}")
+        stars = "**" if one.kind is one.VAR_KEYWORD else ""
+        shown.append(f"{stars}{one.name}: {one.annotation}{default}")
     result = signature.return_annotation
     return f"({', '.join(shown)})" + ("" if result == "None" else f" -> {result}")
 

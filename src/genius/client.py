@@ -12,13 +12,13 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote, urlencode, urlsplit
 from uuid import uuid4
 
 from genius.errors import BadInput, GeniusError, MissingImage
 from genius.ingest.result import WITHOUT_IMAGE, AddResult
-from genius.types import Hit, Item, Modality, Query
+from genius.types import FacetCount, Facets, Hit, Item, Modality, Query
 
 if TYPE_CHECKING:
     from genius.types import ImageSource, VectorSource
@@ -35,6 +35,24 @@ class ServerError(GeniusError):
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
         self.status = status
+
+
+class HitPage(NamedTuple):
+    """Some hits of one search, and what leads to the next ones."""
+
+    hits: list[Hit]
+    pool: int  # items that could have been found: what the filter and `want` keep
+    facets: Facets
+    cursor: str | None  # of the next page
+
+
+class StoredPage(NamedTuple):
+    """Some of the stored items, in the order they were added."""
+
+    items: list[StoredItem]
+    total: int  # how many the filter keeps
+    facets: Facets  # over all of them
+    cursor: str | None  # of the next page
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +107,38 @@ class Client:
         rerank: str | None = None,
         beam: int | None = None,
         instruction: str | None = None,
+        where: str | None = None,
+        offset: int = 0,
     ) -> list[Hit]:
         """The `k` best items for a text, an image file or a `Query`, as `Engine.search` finds them."""
+        return self.result(
+            query,
+            k,
+            want,
+            search=search,
+            rerank=rerank,
+            beam=beam,
+            instruction=instruction,
+            where=where,
+            offset=offset,
+        ).hits
+
+    def result(
+        self,
+        query: str | Path | Query,
+        k: int = 10,
+        want: Modality | str | None = None,
+        *,
+        search: str | None = None,
+        rerank: str | None = None,
+        beam: int | None = None,
+        instruction: str | None = None,
+        where: str | None = None,
+        offset: int = 0,
+        cursor: str | None = None,
+        facets: Sequence[str] = (),
+    ) -> HitPage:
+        """As `search`, with the counts of `facets` and the cursor that leads to the next page."""
         parts = Query.of(query).wanting(want, instruction)
         body = {
             "text": parts.text,
@@ -102,8 +150,27 @@ class Client:
             "search": search,
             "rerank": rerank,
             "beam": beam,
+            "where": where,
+            "offset": offset or None,
+            "cursor": cursor,
+            "facets": list(facets) or None,
         }
-        return _hits(self._json("POST", "/v1/search", _without_none(body)))
+        answer = self._json("POST", "/v1/search", _without_none(body))
+        return HitPage(_hits(answer), answer["pool"], _facets(answer), answer["cursor"])
+
+    def pages(
+        self, query: str | Path | Query, k: int = 10, want: Modality | str | None = None, **options: Any
+    ) -> Iterator[list[Hit]]:
+        """All items for a query, `k` at a time, best first, as `Engine.pages` gives them."""
+        cursor: str | None = None
+        while True:
+            page = self.result(query, k, want, cursor=cursor, **options)
+            if page.hits:
+                yield page.hits
+            cursor = page.cursor
+            if cursor is None:
+                return
+            options.pop("offset", None)  # of the first page
 
     def search_batch(
         self,
@@ -115,6 +182,8 @@ class Client:
         rerank: str | None = None,
         beam: int | None = None,
         instruction: str | None = None,
+        where: str | None = None,
+        offset: int = 0,
     ) -> list[list[Hit]]:
         """The `k` best items for each query; they are sent side by side and answered together."""
         if isinstance(queries, str | Path | Query):
@@ -122,7 +191,15 @@ class Client:
 
         def one(query: str | Path | Query) -> list[Hit]:
             return self.search(
-                query, k, want, search=search, rerank=rerank, beam=beam, instruction=instruction
+                query,
+                k,
+                want,
+                search=search,
+                rerank=rerank,
+                beam=beam,
+                instruction=instruction,
+                where=where,
+                offset=offset,
             )
 
         with ThreadPoolExecutor(min(AT_ONCE, max(1, len(queries)))) as senders:
@@ -136,11 +213,14 @@ class Client:
         want: Modality | str | None = None,
         *,
         instruction: str | None = None,
+        where: str | None = None,
+        offset: int = 0,
     ) -> list[Hit]:
         """What is like a stored item, but as the words in `but` say; the item itself is left out."""
         asked = Query().wanting(want, instruction)
         body = {
-            "like": id, "text": but, "limit": k, "want": asked.want, "instruction": asked.instruction
+            "like": id, "text": but, "limit": k, "want": asked.want, "instruction": asked.instruction,
+            "where": where, "offset": offset or None,
         }  # fmt: skip
         return _hits(self._json("POST", "/v1/search", _without_none(body)))
 
@@ -208,15 +288,49 @@ class Client:
         raw = self._maybe("GET", f"/v1/items/{quote(id, safe='')}")
         if raw is None:
             return None
-        item = json.loads(raw)
-        return StoredItem(
-            item["id"],
-            Modality(item["modality"]),
-            tuple(item["codes"]),
-            item["text"],
-            item["meta"],
-            item["path"],
-        )
+        return _stored(json.loads(raw))
+
+    def browse(
+        self,
+        where: str | None = None,
+        limit: int = 100,
+        offset: int = 0,
+        *,
+        cursor: str | None = None,
+        facets: Sequence[str] = (),
+    ) -> StoredPage:
+        """The stored items that pass a filter, as `Engine.browse` gives them."""
+        options = _without_none({"where": where, "limit": limit, "offset": offset, "cursor": cursor})
+        asked = urlencode([*options.items(), *(("facet", field) for field in facets)])
+        answer = self._json("GET", f"{ITEMS}?{asked}")
+        items = [_stored(item) for item in answer["items"]]
+        return StoredPage(items, answer["total"], _facets(answer), answer["cursor"])
+
+    def count(self, where: str | None = None) -> int:
+        """How many items pass a filter; all without one."""
+        return self.browse(where, limit=0).total
+
+    def __len__(self) -> int:
+        """How many items there are."""
+        return self.count()
+
+    def __bool__(self) -> bool:
+        """A client is true, whether or not the index is empty; the server is not asked."""
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        """The ids of all items, in the order they were added, as a dict gives its keys."""
+        cursor: str | None = None
+        while True:
+            page = self.browse(cursor=cursor)
+            yield from (item.id for item in page.items)
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    def __contains__(self, id: object) -> bool:
+        """Whether an item is called so."""
+        return isinstance(id, str) and self.get(id) is not None
 
     def thumbnail(self, id: str, side: int = 256) -> bytes | None:
         """A small JPEG of an item's image; None if there is no such item or image."""
@@ -342,6 +456,21 @@ def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:
     source = iter(items)
     while batch := list(islice(source, BATCH)):
         yield batch
+
+
+def _stored(item: Any) -> StoredItem:
+    return StoredItem(
+        item["id"],
+        Modality(item["modality"]),
+        tuple(item["codes"]),
+        item["text"],
+        item["meta"],
+        item["path"],
+    )
+
+
+def _facets(answer: Any) -> Facets:
+    return {field: [FacetCount(**one) for one in counts] for field, counts in answer["facets"].items()}
 
 
 def _hits(answer: Any) -> list[Hit]:

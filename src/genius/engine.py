@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,9 +24,13 @@ from genius.ingest.source import ItemSource, noting_ids
 from genius.ingest.update import update_items
 from genius.locks import OrderedLock
 from genius.query.branch import Branch, branch
+from genius.query.browse import ItemPage, browse
 from genius.query.defaults import default_options, describe_options
+from genius.query.facets import FACETED, count_facets
+from genius.query.filtered import Filters
 from genius.query.loaded import LoadedModel
-from genius.query.ranking import EmbeddedSubquery, ScoredRow, embed, rank
+from genius.query.paging import PageCursor, PageRequest, rank_page
+from genius.query.ranking import EmbeddedSubquery, ScoredRow, embed, pool_size
 from genius.query.subqueries import subqueries
 from genius.query.view import PoolView
 from genius.retrieval_model import RetrievalModel
@@ -38,7 +41,7 @@ from genius.store.large_array import CacheDamaged
 from genius.store.records import Record
 from genius.store.snapshot import Snapshot
 from genius.store.stats import stats
-from genius.types import DEFAULT_MODEL, Hit, Item, Modality, Query
+from genius.types import DEFAULT_MODEL, Facets, Hit, Item, Modality, Query
 
 if TYPE_CHECKING:
     from genius.fitting.run import FitResult
@@ -55,6 +58,9 @@ class SearchResult(NamedTuple):
     leaves: int  # items under them
     generation: int  # of the arrays that answered
     changes: int  # number of the last committed change that was searched
+    pool: int = 0  # items that could have been found: what the filter and `want` keep
+    facets: Facets = {}  # noqa: RUF012 (never changed)
+    cursor: str | None = None  # of the next page
 
 
 class Engine:
@@ -67,6 +73,7 @@ class Engine:
         self._viewing = OrderedLock("view")
         self._loaded: LoadedModel | None = None
         self._view: PoolView | None = None
+        self._filters = Filters(index)
         if model is not None:
             self._use_model(model, index.settings)
 
@@ -347,10 +354,20 @@ class Engine:
         rerank: str | None = None,
         beam: int | None = None,
         instruction: str | None = None,
+        where: str | None = None,
+        offset: int = 0,
     ) -> list[Hit]:
         """The `k` best items for a text, an image file or a `Query`; options as for `search_batch`."""
         return self.search_batch(
-            [query], k, want, search=search, rerank=rerank, beam=beam, instruction=instruction
+            [query],
+            k,
+            want,
+            search=search,
+            rerank=rerank,
+            beam=beam,
+            instruction=instruction,
+            where=where,
+            offset=offset,
         )[0]
 
     def search_batch(
@@ -363,6 +380,8 @@ class Engine:
         rerank: str | None = None,
         beam: int | None = None,
         instruction: str | None = None,
+        where: str | None = None,
+        offset: int = 0,
     ) -> list[list[Hit]]:
         """The `k` best items for each query, best first.
 
@@ -370,9 +389,19 @@ class Engine:
         is wanted, "" to ask without one; by default, texts and pairs are asked with a sentence and images
         without. `search` is generate, lookup or both (default: the model's); `rerank` is none, codes or
         vectors (default: vectors, if the index keeps them); `beam` is the beam width, in prefixes of codes.
+        `where` is a filter such as "price < 50 and not sold" (docs/filters.md): only items that pass it are
+        searched. The `offset` best are left out.
         """
         results = self.results(
-            queries, k, want, search=search, rerank=rerank, beam=beam, instruction=instruction
+            queries,
+            k,
+            want,
+            search=search,
+            rerank=rerank,
+            beam=beam,
+            instruction=instruction,
+            where=where,
+            offset=offset,
         )
         return [result.hits for result in results]
 
@@ -386,10 +415,28 @@ class Engine:
         rerank: str | None = None,
         beam: int | None = None,
         instruction: str | None = None,
+        where: str | None = None,
+        offset: int = 0,
+        cursor: str | None = None,
+        without: str | None = None,
+        facets: Sequence[str] = (),
     ) -> list[SearchResult]:
-        """As `search_batch`, with what each search touched and the state of the index that was searched."""
+        """As `search_batch`, with what each search touched and the state of the index that was searched.
+
+        A `cursor` of a result, given with the same query and options, leads to the next page of its hits,
+        whatever is added or removed meanwhile. The item called `without` is left out. `facets` are fields
+        whose values are counted over the first 200 answers.
+        """
         if isinstance(queries, str | Path | Query):
             raise BadInput("search_batch answers a list of queries: call search(query) for one")
+        if cursor is not None and len(queries) != 1:
+            raise BadInput("a cursor belongs to one query: ask for the next page of each on its own")
+        known = None if without is None or not _storable(without) else self.index.truth.record(without)
+        after = None if cursor is None else PageCursor.parse(cursor)
+        page = PageRequest(k, offset, after, None if known is None else known[0])
+        count_facets(facets, ())  # refuses what is no field before anything is searched
+        depth = max(page.depth, FACETED if facets else 0)
+        self.prepare(where)
         asked = [Query.of(query).wanting(want, instruction) for query in queries]
         loaded, present = self._current_model(), self._current().present
         embedded = self._embed(loaded.model, asked, present)
@@ -406,21 +453,40 @@ class Engine:
                     if view.present != present:
                         present = view.present
                         embedded = self._embed(loaded.model, asked, present)
-                    ranked = rank(view, loaded.searcher_for(options), loaded.model, embedded, options)
-                    rows = {answer.row for one in ranked for answer in one.items}
+                    pool = None if where is None else self._filters.pool(where, view)
+                    ranked = rank_page(page, depth, view, loaded, embedded, options, pool)
+                    cuts = [page.left(one.items) for one in ranked]
+                    rows = {item.row for left in cuts for item in left[: None if facets else page.end]}
                     records = self.index.truth.records(rows)
+                    changed = pool is not None and self._filters.changed(pool)
             except CacheDamaged as error:
                 self.index.rebuild(str(error))
                 continue
+            if changed:
+                continue
             if rows == records.keys():  # else the index changed: the next attempt holds changes back
-                now = (view.snapshot.generation.number, view.snapshot.change)
                 return [
-                    SearchResult(_hits(one.items, records), one.beams, one.leaves, *now) for one in ranked
+                    SearchResult(
+                        _hits(left[page.offset : page.end], records, page.first_rank),
+                        one.beams,
+                        one.leaves,
+                        view.snapshot.generation.number,
+                        view.snapshot.change,
+                        pool_size(view, pool, several),
+                        count_facets(facets, (records[item.row] for item in left[:FACETED])),
+                        page.next(left, view.snapshot.through),
+                    )
+                    for one, left, several in zip(ranked, cuts, embedded, strict=True)
                 ]
             if attempt:  # nothing has changed meanwhile
                 self.index.rebuild("it has rows that the truth does not have")
         folder = self.index.folder
         raise IndexCorrupt(f"{folder}: arrays and truth do not agree: `genius check --repair --in {folder}`")
+
+    def prepare(self, where: str | None) -> None:
+        """Make the indexes that a filter uses, as the first search with it would; raises BadInput."""
+        if where is not None:
+            self._filters.prepare(where, len(self._current()))
 
     def like(
         self,
@@ -430,6 +496,8 @@ class Engine:
         want: Modality | str | None = None,
         *,
         instruction: str | None = None,
+        where: str | None = None,
+        offset: int = 0,
     ) -> list[Hit]:
         """What is like a stored item, but as the words in `but` say; the item itself is left out."""
         record = self.get(id)
@@ -443,8 +511,68 @@ class Engine:
             query = Query(text=" ".join(filter(None, parts)) or None, image=image)
         else:
             query = Query(text=words or None, vector=self.vector(id))
-        others = [hit for hit in self.search(query, k + 1, want, instruction=instruction) if hit.id != id][:k]
-        return [replace(hit, rank=number) for number, hit in enumerate(others, start=1)]
+        (found,) = self.results(
+            [query], k, want, instruction=instruction, where=where, offset=offset, without=id
+        )
+        return found.hits
+
+    def pages(
+        self, query: str | Path | Query, k: int = 10, want: Modality | str | None = None, **options: Any
+    ) -> Iterator[list[Hit]]:
+        """All items for a query, `k` at a time, best first; options as for `search`.
+
+        No item comes twice; items that are added or changed meanwhile are left out.
+        """
+        cursor: str | None = None
+        while True:
+            (found,) = self.results([query], k, want, cursor=cursor, **options)
+            if found.hits:
+                yield found.hits
+            cursor = found.cursor
+            if cursor is None:
+                return
+            options.pop("offset", None)  # of the first page
+
+    # --- looking -------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """How many items there are."""
+        return len(self._current())
+
+    def __bool__(self) -> bool:
+        """An engine is true, whether or not its index is empty."""
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        """The ids of all items, in the order they were added, as a dict gives its keys."""
+        return self.index.truth.ids()
+
+    def __contains__(self, id: object) -> bool:
+        """Whether an item is called so."""
+        return isinstance(id, str) and self.get(id) is not None
+
+    def count(self, where: str | None = None) -> int:
+        """How many items pass a filter; all without one."""
+        return self.browse(where, limit=0).total
+
+    def browse(
+        self,
+        where: str | None = None,
+        limit: int | None = 100,
+        offset: int = 0,
+        *,
+        cursor: str | None = None,
+        facets: Sequence[str] = (),
+    ) -> ItemPage:
+        """The stored items that pass a filter, in the order they were added, and how many there are.
+
+        `cursor` is that of the page before; items that are added or changed meanwhile come last. `facets`
+        are fields whose values are counted over all of these items.
+        """
+        self.prepare(where)
+        view = self._current()
+        pool = None if where is None else self._filters.pool(where, view)
+        return browse(self.index.truth, view, pool, limit, offset, cursor, facets)
 
     def warm(self) -> None:
         """Load what the first search needs, and record the programs that a GPU replays."""
@@ -568,7 +696,7 @@ def _storable(id: object) -> bool:
     return True
 
 
-def _hits(ranked: Sequence[ScoredRow], records: dict[int, Record]) -> list[Hit]:
+def _hits(ranked: Sequence[ScoredRow], records: dict[int, Record], first_rank: int) -> list[Hit]:
     there = [(answer, records[answer.row]) for answer in ranked]
     return [
         Hit(
@@ -581,5 +709,5 @@ def _hits(ranked: Sequence[ScoredRow], records: dict[int, Record]) -> list[Hit]:
             path=record.path,
             meta=json.loads(record.meta),
         )
-        for number, (answer, record) in enumerate(there, start=1)
+        for number, (answer, record) in enumerate(there, start=first_rank)
     ]

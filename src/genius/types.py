@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from genius.errors import BadInput
 
@@ -142,3 +142,13 @@ class Hit:
     text: str | None = None
     path: str | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+class FacetCount(NamedTuple):
+    """A value of a field, and how many items have it."""
+
+    value: str | int | float | bool
+    count: int  # type: ignore[assignment]  # of a tuple, nobody counts the elements
+
+
+Facets = dict[str, list[FacetCount]]  # by field, the most frequent values first

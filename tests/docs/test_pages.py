@@ -28,6 +28,7 @@ PAGES = (
     "docs/tutorial.md",
     "docs/python.md",
     "docs/http.md",
+    "docs/filters.md",
     "docs/formats.md",
     "docs/deploy.md",
 )

@@ -36,7 +36,7 @@ def found(view: PoolView) -> dict[int, tuple[bytes, bytes]]:
             positions = positions[segment.allowed.mask]
         ordinals = segment.trie.rows(positions)
         codes, vectors = segment.trie.codes(positions), view.vectors(ordinals)
-        np.testing.assert_array_equal(view._codes(ordinals), codes)
+        np.testing.assert_array_equal(view.codes(ordinals), codes)
         for row, code, vector in zip(view.rows(ordinals).tolist(), codes, vectors, strict=True):
             assert row not in items
             items[row] = (code.tobytes(), vector.tobytes())

@@ -49,7 +49,8 @@ def test_a_search_answers_as_the_engine_does(client, engine):
     response = client.post("/v1/search", json={"text": "something red", "limit": 7, "beam": 40})
     assert ids(response) == [hit.id for hit in engine.search("something red", k=7, beam=40)]
     answer = response.json()
-    assert {"hits", "took_ms", "generation", "changes", "beams", "leaves", "batch"} == set(answer)
+    told = {"took_ms", "generation", "changes", "beams", "leaves", "batch", "pool", "facets", "cursor"}
+    assert {"hits", *told} == set(answer)
     assert answer["beams"] > 0 and answer["leaves"] >= 7 and answer["batch"] == 1
     first = answer["hits"][0]
     assert set(first) == {"id", "score", "rank", "modality", "codes", "text", "image", "meta", "path"}

@@ -13,6 +13,7 @@ schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not i
 OPERATIONS = [
     ("POST", "/v1/search"),
     ("POST", "/v1/items"),
+    ("GET", "/v1/items"),
     ("GET", "/v1/items/{id}"),
     ("DELETE", "/v1/items/{id}"),
     ("GET", "/v1/items/{id}/thumbnail"),

@@ -17,6 +17,7 @@ from genius.cli.demo import demo
 from genius.cli.evaluate import ablate, evaluate
 from genius.cli.fit import fit
 from genius.cli.index import index
+from genius.cli.list import list_items
 from genius.cli.manage import check, compact, export, import_, remove, stats
 from genius.cli.plot import plot
 from genius.cli.search import search
@@ -28,6 +29,7 @@ from genius.errors import BadInput, GeniusError, StorageError
 VERBS: dict[str, Callable[..., Any]] = {
     "index": index,
     "search": search,
+    "list": list_items,
     "serve": serve,
     "remove": remove,
     "stats": stats,

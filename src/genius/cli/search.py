@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from genius.cli.output import DEFAULT_INDEX, Device, HitFormat, IndexFolder, hit_lines
+from genius.cli.facets import FacetOption, WhereOption, facet_lines, facet_values
+from genius.cli.output import DEFAULT_INDEX, Device, HitFormat, IndexFolder, hit_fields, hit_lines
 
 
 class Method(StrEnum):
@@ -45,7 +47,10 @@ def search(
     no_instruction: Annotated[
         bool, typer.Option("--no-instruction", help="Ask without a sentence, as images do by default.")
     ] = False,
+    where: WhereOption = None,
     k: Annotated[int, typer.Option("-k", help="How many hits.")] = 10,
+    offset: Annotated[int, typer.Option(min=0, help="How many of the best hits are left out.")] = 0,
+    facet: FacetOption = None,
     method: Annotated[
         Method | None,
         typer.Option("--search", help="How items are found (default: by model)."),
@@ -63,26 +68,48 @@ def search(
 
     if instruction is not None and no_instruction:
         raise BadInput("--instruction and --no-instruction: leave one of them out")
+    if facet and form not in (HitFormat.TABLE, HitFormat.JSON):
+        raise BadInput("--facet goes with --format table or json")
     sentence = "" if no_instruction else instruction
     with Engine.open(folder, device=device) as engine:
         if like is None:
             query = Query(text=text, image=image, vector=None if vector is None else _vector(vector))
-            hits = engine.search(
-                query, k, want, search=method, rerank=rerank, beam=beam, instruction=sentence
+            (result,) = engine.results(
+                [query],
+                k,
+                want,
+                search=method,
+                rerank=rerank,
+                beam=beam,
+                instruction=sentence,
+                where=where,
+                offset=offset,
+                facets=facet or [],
             )
-        elif image is not None or vector is not None or method or rerank or beam:
-            raise BadInput("--like goes with a text, what is wanted and -k: leave the other options out")
+            hits, facets = result.hits, result.facets
+        elif image is not None or vector is not None or method or rerank or beam or facet:
+            raise BadInput(
+                "--like goes with a text, what is wanted, --where, --offset and -k: leave the others out"
+            )
         else:
-            hits = engine.like(like, text, k, want, instruction=sentence)
-        for line in hit_lines(hits, form):
-            print(line)
+            hits = engine.like(like, text, k, want, instruction=sentence, where=where, offset=offset)
+            facets = {}
+        if facets and form is HitFormat.JSON:
+            print(
+                json.dumps(
+                    {"hits": [hit_fields(hit) for hit in hits], "facets": facet_values(facets)}, indent=2
+                )
+            )
+        else:
+            for line in hit_lines(hits, form):
+                print(line)
+            for line in facet_lines(facets):
+                print(line)
         sys.stdout.flush()  # before files are closed, which takes a moment
 
 
 def _vector(file: Path) -> list[float]:
     """The one vector in a file."""
-    import json
-
     import numpy as np
 
     from genius.errors import BadInput

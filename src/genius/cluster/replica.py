@@ -25,9 +25,9 @@ from genius.serve.engine_backend import EngineBackend
 from genius.serve.limits import Limits
 from genius.serve.log import LOGGER
 from genius.serve.metrics import Metrics
-from genius.serve.schemas import CodesResponse, ItemPatch, ItemResponse, NewItem, SearchRequest
+from genius.serve.schemas import CodesResponse, ItemPatch, ItemResponse, ListResponse, NewItem, SearchRequest
 
-READS = ("search", "item", "thumbnail", "original", "stats", "codes", "versions")
+READS = ("search", "item", "browse", "thumbnail", "original", "stats", "codes", "versions")
 WRITES = ("add", "update", "remove")
 RETRY_S = 0.05  # between two attempts
 PING_S = 1.0  # a replica that has not answered for so long is asked for a sign of life
@@ -151,6 +151,13 @@ class ReplicaBackend:
         """An item; raises NotFound."""
         found: ItemResponse = await self._ask("item", id)
         return found
+
+    async def browse(
+        self, where: str | None, limit: int, offset: int, cursor: str | None, facets: Sequence[str]
+    ) -> ListResponse:
+        """Stored items that pass a filter, in the order they were added."""
+        answer: ListResponse = await self._ask("browse", where, limit, offset, cursor, list(facets))
+        return answer
 
     async def thumbnail(self, id: str, side: int) -> bytes:
         """A small JPEG of an item's image; raises NotFound."""

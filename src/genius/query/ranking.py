@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from genius.data.validate import unit_vector
 from genius.encode.base import Parts
+from genius.query.exhaustive import is_exhaustive, rank_all
+from genius.query.filtered import FilteredPool
 from genius.query.merging import backgrounds, merge_rankings
 from genius.query.subqueries import Subquery
 from genius.query.view import PoolView
@@ -18,6 +20,7 @@ from genius.search.codebooks import Codebooks
 from genius.search.options import SearchOptions
 from genius.search.rank import RankedItems
 from genius.search.searcher import Searcher
+from genius.search.segment import TrieSegment
 from genius.types import Modality
 
 Floats = NDArray[np.float32]
@@ -78,10 +81,14 @@ def rank(
     model: RetrievalModel,
     queries: Sequence[Sequence[EmbeddedSubquery]],
     options: SearchOptions,
+    pool: FilteredPool | None = None,
 ) -> list[Ranking]:
-    """The best items for each query, which is one sub-query or several that compete."""
+    """The best items for each query, which is one sub-query or several that compete.
+
+    With a `pool`, only its items are found; an item has the score that it has without.
+    """
     flat = [one for several in queries for one in several]
-    found = iter(_find(view, searcher, model, flat, options))
+    found = iter(_find(view, searcher, model, flat, options, pool))
     ranked = []
     for several in queries:
         own = [next(found) for _ in several]
@@ -93,25 +100,55 @@ def rank(
     return ranked
 
 
+def pool_size(view: PoolView, pool: FilteredPool | None, query: Sequence[EmbeddedSubquery]) -> int:
+    """How many items a query could find."""
+    modalities = [one.subquery.modality for one in query]
+    if pool is not None:
+        return sum(len(pool.ordinals(modality)) for modality in modalities)
+    return sum(len(view) if modality is None else view.count(modality) for modality in modalities)
+
+
 def _find(
     view: PoolView,
     searcher: Searcher,
     model: RetrievalModel,
     flat: Sequence[EmbeddedSubquery],
     options: SearchOptions,
+    pool: FilteredPool | None,
 ) -> list[RankedItems]:
     """What each sub-query finds among the items of its modality."""
+    found: dict[int, RankedItems] = {}
+    if pool is not None:
+        for number, one in enumerate(flat):
+            few = pool.ordinals(one.subquery.modality)
+            if is_exhaustive(len(few), options, vectors=view.has_vectors):
+                found[number] = rank_all(view, searcher.codebooks, one.z, one.phi, few, options)
+    segments = view.segments if pool is None or len(found) == len(flat) else pool.segments
+    others = [one for number, one in enumerate(flat) if number not in found]
+    searched = iter(_search(view, segments, searcher, model, others, options))
+    return [found[number] if number in found else next(searched) for number in range(len(flat))]
+
+
+def _search(
+    view: PoolView,
+    segments: Sequence[TrieSegment],
+    searcher: Searcher,
+    model: RetrievalModel,
+    flat: Sequence[EmbeddedSubquery],
+    options: SearchOptions,
+) -> list[RankedItems]:
+    """The same by a search of the tries."""
     if not flat:
         return []
     codes = model.modality_codes
     if any(one.subquery.modality for one in flat) and not view.level_zero_is(codes):
-        return [_find_masked(view, searcher, one, options) for one in flat]
+        return [_search_masked(view, segments, searcher, one, options) for one in flat]
     wanted = np.ones((len(flat), searcher.codebooks.sizes[0]), dtype=bool)
     for row, one in enumerate(flat):
         if one.subquery.modality is not None:
             wanted[row] = np.arange(wanted.shape[1]) == codes[one.subquery.modality]
     return searcher.search(
-        view.segments,
+        segments,
         np.stack([one.z for one in flat]),
         options,
         modalities=wanted,
@@ -120,13 +157,17 @@ def _find(
     )
 
 
-def _find_masked(
-    view: PoolView, searcher: Searcher, query: EmbeddedSubquery, options: SearchOptions
+def _search_masked(
+    view: PoolView,
+    segments: Sequence[TrieSegment],
+    searcher: Searcher,
+    query: EmbeddedSubquery,
+    options: SearchOptions,
 ) -> RankedItems:
     """The same for a model whose level 0 is not the modality: items are filtered one by one."""
     modality = query.subquery.modality
     (found,) = searcher.search(
-        view.segments,
+        segments,
         query.z[None],
         options,
         mask=None if modality is None else view.mask(modality),

@@ -106,7 +106,7 @@ class PoolView:
     @cached_property
     def present(self) -> list[Modality]:
         """The modalities that have at least one item."""
-        return [modality for modality in MODALITIES if self._count(modality)]
+        return [modality for modality in MODALITIES if self.count(modality)]
 
     def rows(self, ordinals: Ints) -> Ints:
         """Row numbers in the truth."""
@@ -115,6 +115,21 @@ class PoolView:
         rows[old] = self.snapshot.runs.rows(ordinals[old])
         rows[~old] = ordinals[~old] - self.settled + self._first
         return rows
+
+    def ordinals(self, rows: Ints) -> Ints:
+        """Ordinals of these rows; rows that the view does not have are left out."""
+        fresh = rows[rows >= self._first] - self._first
+        fresh = fresh[fresh < len(self.live) - self.settled]
+        return np.concatenate([self.snapshot.runs.places(rows[rows < self._first]), self.settled + fresh])
+
+    @cached_property
+    def live(self) -> Bools:
+        """Which ordinals belong to an item that is not removed, (n,)."""
+        live = np.zeros(self.settled + self.snapshot.through + 1 - self._first, dtype=bool)
+        live[: self.settled] = True
+        live[self._gone] = False
+        live[self.settled + self.snapshot.delta.rows - self._first] = True
+        return live
 
     def vectors(self, ordinals: Ints) -> NDArray[np.float16]:
         """Vectors phi, (n, dim); raises CacheDamaged if the cache is not what was written."""
@@ -137,13 +152,13 @@ class PoolView:
     def sample(self, modality: Modality) -> ModalitySample:
         """Items that stand for all of this modality: evenly spread over its rows."""
         if modality not in self._samples:
-            count = self._count(modality)
+            count = self.count(modality)
             ranks = np.linspace(0, count - 1, min(SAMPLE, count)).astype(np.int64)
             some = self._nth(modality, ranks)
             if self.has_vectors:
                 self._samples[modality] = ModalitySample(None, self.vectors(some))
             else:
-                self._samples[modality] = ModalitySample(self._codes(some), None)
+                self._samples[modality] = ModalitySample(self.codes(some), None)
         return self._samples[modality]
 
     def level_zero_is(self, modality_codes: Mapping[Modality, int]) -> bool:
@@ -175,7 +190,8 @@ class PoolView:
         """Where in the delta the items with these ordinals are."""
         return np.searchsorted(self.snapshot.delta.rows, ordinals - self.settled + self._first)
 
-    def _count(self, modality: Modality) -> int:
+    def count(self, modality: Modality) -> int:
+        """How many items have this modality."""
         kind = MODALITIES.index(modality)
         return self.base.modalities.total(kind) - len(self._removed[kind]) + len(self._fresh[kind])
 
@@ -190,7 +206,7 @@ class PoolView:
             [self.base.modalities.nth(kind, old + passed), fresh[ranks[len(old) :] - settled]]
         )
 
-    def _codes(self, ordinals: Ints) -> NDArray[np.uint16]:
+    def codes(self, ordinals: Ints) -> NDArray[np.uint16]:
         """Codes, (n, levels)."""
         trie = self.base.segment.trie
         codes = np.empty((len(ordinals), len(trie.sizes)), dtype=np.uint16)

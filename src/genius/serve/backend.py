@@ -10,7 +10,7 @@ from genius.errors import GeniusError
 from genius.ingest.result import AddResult
 from genius.serve.limits import Limits
 from genius.serve.metrics import Metrics
-from genius.serve.schemas import CodesResponse, ItemPatch, ItemResponse, NewItem, SearchRequest
+from genius.serve.schemas import CodesResponse, ItemPatch, ItemResponse, ListResponse, NewItem, SearchRequest
 
 
 class NotFound(GeniusError):
@@ -50,6 +50,11 @@ class Backend(Protocol):
 
     async def item(self, id: str) -> ItemResponse:
         """An item; raises NotFound."""
+
+    async def browse(
+        self, where: str | None, limit: int, offset: int, cursor: str | None, facets: Sequence[str]
+    ) -> ListResponse:
+        """Stored items that pass a filter, in the order they were added."""
 
     async def thumbnail(self, id: str, side: int) -> bytes:
         """A small JPEG of an item's image; raises NotFound."""

@@ -44,6 +44,11 @@ class SearchSettings(NamedTuple):
     search: str | None
     rerank: str | None
     beam: int | None
+    where: str | None = None
+    offset: int = 0
+    cursor: str | None = None
+    without: str | None = None  # id of an item that is left out
+    facets: tuple[str, ...] = ()
 
 
 @dataclass(eq=False, slots=True)

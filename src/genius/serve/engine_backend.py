@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,13 +14,23 @@ from genius.engine import Engine, SearchResult
 from genius.errors import BadImage, BadInput
 from genius.ingest.item import thumbnail
 from genius.ingest.result import AddResult
+from genius.query.paging import PageCursor
 from genius.serve.backend import NotFound, Status
 from genius.serve.batching import Batcher, Busy, SearchSettings, StillRunning
 from genius.serve.decoding import SIDE, ImageDecoder
 from genius.serve.limits import Limits
 from genius.serve.log import LOGGER, log
 from genius.serve.metrics import Metrics
-from genius.serve.schemas import ChildCode, CodesResponse, ItemPatch, ItemResponse, NewItem, SearchRequest
+from genius.serve.schemas import (
+    ChildCode,
+    CodesResponse,
+    FacetValue,
+    ItemPatch,
+    ItemResponse,
+    ListResponse,
+    NewItem,
+    SearchRequest,
+)
 from genius.store.records import Record
 from genius.types import Item, Modality, Query
 
@@ -100,22 +109,30 @@ class EngineBackend:
     async def search(self, ask: SearchRequest) -> tuple[SearchResult, int]:
         """The hits of a search, and how many searches were answered together."""
         self._require_ready()
-        settings = SearchSettings(ask.limit + (ask.like is not None), ask.search, ask.rerank, ask.beam)
+        settings = SearchSettings(
+            ask.limit,
+            ask.search,
+            ask.rerank,
+            ask.beam,
+            ask.where,
+            ask.offset,
+            ask.cursor,
+            ask.like,
+            tuple(ask.facets),
+        )
         try:
             async with asyncio.timeout(self.limits.search_s):
+                await self._read(self.engine.prepare, ask.where)  # others are searching meanwhile
                 result, batch = await self._batcher.ask(await self._query(ask), settings)
         except TimeoutError:
             seconds = f"{self.limits.search_s:g} s"
             raise Busy(f"no answer within {seconds}: try again, with a smaller beam or picture") from None
-        if ask.like is not None:
-            others = [hit for hit in result.hits if hit.id != ask.like][: ask.limit]
-            result = result._replace(hits=[replace(hit, rank=n) for n, hit in enumerate(others, start=1)])
+        if result.cursor is not None and len(PageCursor.parse(result.cursor).shown) >= self.limits.depth:
+            result = result._replace(cursor=None)
         return result, batch
 
     def _search(self, queries: Sequence[Query], settings: SearchSettings) -> list[SearchResult]:
-        results = self.engine.results(
-            queries, settings.k, search=settings.search, rerank=settings.rerank, beam=settings.beam
-        )
+        results = self.engine.results(queries, **settings._asdict())
         if results:
             self.metrics.generation.set(results[0].generation)
         return results
@@ -211,8 +228,23 @@ class EngineBackend:
 
     async def item(self, id: str) -> ItemResponse:
         """An item; raises NotFound."""
-        record = await self._read(self._record, id)
-        return item_response(record).model_copy(update={"path": record.path})
+        return _with_path(await self._read(self._record, id))
+
+    async def browse(
+        self, where: str | None, limit: int, offset: int, cursor: str | None, facets: Sequence[str]
+    ) -> ListResponse:
+        """Stored items that pass a filter, in the order they were added."""
+        page = await self._read(
+            lambda: self.engine.browse(where, limit, offset, cursor=cursor, facets=facets)
+        )
+        return ListResponse(
+            items=[_with_path(record) for record in page.items],
+            total=page.total,
+            facets={
+                field: [FacetValue(**one._asdict()) for one in own] for field, own in page.facets.items()
+            },
+            cursor=page.cursor,
+        )
 
     async def thumbnail(self, id: str, side: int) -> bytes:
         """A small JPEG of an item's image; raises NotFound."""
@@ -299,6 +331,11 @@ class EngineBackend:
 
 def _modality(want: str) -> Modality | None:
     return None if want == "any" else Modality(want)
+
+
+def _with_path(record: Record) -> ItemResponse:
+    """The same with where its file is, which some servers do not tell."""
+    return item_response(record).model_copy(update={"path": record.path})
 
 
 def item_response(record: Record) -> ItemResponse:

@@ -15,7 +15,8 @@ class Limits:
     """Caps of one server; the defaults suit a machine with a few cores and some GB of memory."""
 
     beam: int = 500  # prefixes a search may follow
-    hits: int = 200  # answers a search may ask for
+    hits: int = 200  # answers a search may ask for, and items in one page of a list
+    depth: int = 1000  # answers of a search that can be paged through
     items: int = 64  # items in one request
     body: int = 32 * MB  # bytes of a request
     pixels: int = MAX_PIXELS  # of an image, read off its header

@@ -17,16 +17,20 @@ from starlette.exceptions import HTTPException
 
 from genius.data.report import printable
 from genius.errors import BadInput, GeniusError
+from genius.query.facets import MAX_FACETS
 from genius.serve.backend import Backend
 from genius.serve.idempotency import HEADER, Changes
 from genius.serve.limits import Limits
 from genius.serve.schemas import (
+    FACETS,
+    MAX_CURSOR,
     AddRequest,
     AddResponse,
     CodesResponse,
     Health,
     ItemPatch,
     ItemResponse,
+    ListResponse,
     NewItem,
     Problem,
     RemoveResponse,
@@ -34,11 +38,12 @@ from genius.serve.schemas import (
     SearchResponse,
     SkippedItem,
     StatsResponse,
+    Where,
 )
 from genius.types import Hit
 
 M = TypeVar("M", bound=BaseModel)
-SHOWN_LIMITS = ("beam", "hits", "items", "body", "pixels")
+SHOWN_LIMITS = ("beam", "hits", "depth", "items", "body", "pixels")
 TAGS = {400: "not HTTP as it should be", 401: "key missing or wrong", 403: "asked by another site's page"}
 TAGS |= {408: "sent too slowly", 413: "too large", 422: "cannot be used", 429: "too many", 503: "busy"}
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -79,6 +84,9 @@ def routes(backend: Backend, *, originals: bool) -> APIRouter:
             "beams": result.beams,
             "leaves": result.leaves,
             "batch": batch,
+            "pool": result.pool,
+            "facets": {field: [one._asdict() for one in counts] for field, counts in result.facets.items()},
+            "cursor": result.cursor,
         }
         return _json(answer)
 
@@ -101,6 +109,22 @@ def routes(backend: Backend, *, originals: bool) -> APIRouter:
             skipped=[SkippedItem(id=name, reason=reason) for name, reason in added.report.names],
             ids=[item.id for item in items],
         )
+
+    @api.get("/v1/items", summary="Stored items, those that pass a filter", response_model=ListResponse)
+    async def browse(
+        where: Annotated[Where | None, Query()] = None,
+        limit: Annotated[int | None, Query(ge=0, description="How many items; by default 100.")] = None,
+        offset: Annotated[int, Query(ge=0, lt=2**31)] = 0,
+        cursor: Annotated[str | None, Query(max_length=MAX_CURSOR)] = None,
+        facet: Annotated[list[str] | None, Query(max_length=MAX_FACETS, description=FACETS)] = None,
+    ) -> Response:
+        if limit is not None and limit > limits.hits:
+            raise BadInput(f"limit: {limit} is over the cap of this server: at most {limits.hits}")
+        size = min(100, limits.hits) if limit is None else limit
+        page = await backend.browse(where, size, offset, cursor, facet or [])
+        if not originals:
+            page.items = [item.model_copy(update={"path": None}) for item in page.items]
+        return _json(page)
 
     @api.get("/v1/items/{id}", summary="One item", response_model=ItemResponse, responses=MISSING)
     async def item(id: str) -> Response:

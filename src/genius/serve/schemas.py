@@ -21,11 +21,14 @@ from pydantic import (
 from genius.data.texts import MAX_CHARS
 from genius.data.validate import MAX_ID, valid_meta
 from genius.errors import BadInput
+from genius.filter.grammar import MAX_CHARS as MAX_FILTER
+from genius.query.facets import MAX_FACETS
 from genius.serve.limits import Limits
 from genius.types import Modality
 
 MAX_INSTRUCTION = 1000
 MAX_WIDTH = 1 << 16  # numbers of a vector
+MAX_CURSOR = 20_000
 
 
 def _image_bytes(value: Any) -> Any:
@@ -70,6 +73,16 @@ ImageBytes = Annotated[
     WithJsonSchema({"type": "string", "contentEncoding": "base64", "description": "An image file."}),
 ]
 Want = Literal["image", "text", "pair", "any"]
+Where = Annotated[
+    str,
+    Field(max_length=MAX_FILTER, description="Only items that pass this filter: price < 50 and not sold."),
+]
+FACETS = "Fields whose values are counted; in a form, with commas between them."
+FacetNames = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=MAX_ID)]],
+    BeforeValidator(lambda value: value.split(",") if isinstance(value, str) else value),
+    Field(max_length=MAX_FACETS),
+]
 
 
 class SearchRequest(BaseModel):
@@ -97,6 +110,21 @@ class SearchRequest(BaseModel):
     )
     search: Literal["generate", "lookup", "both"] | None = Field(None, description="How items are found.")
     rerank: Literal["none", "codes", "vectors"] | None = Field(None, description="What orders them.")
+    where: Where | None = None
+    offset: int = Field(0, ge=0, description="How many of the best hits are left out.")
+    cursor: str | None = Field(
+        None, max_length=MAX_CURSOR, description="Of the answer before, for the next page of the same search."
+    )
+    facets: FacetNames = Field(default_factory=list, description=FACETS)
+
+    @model_validator(mode="after")
+    def _not_too_deep(self, info: ValidationInfo) -> SearchRequest:
+        limits = info.context if isinstance(info.context, Limits) else Limits()
+        if self.offset + self.limit > limits.depth:
+            raise ValueError(
+                f"offset and limit are {self.offset + self.limit} together: at most {limits.depth}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _asks_something(self) -> SearchRequest:
@@ -129,6 +157,13 @@ class HitResponse(ItemResponse):
     rank: int
 
 
+class FacetValue(BaseModel):
+    """A value of a field, and how many items have it."""
+
+    value: str | int | float | bool
+    count: int
+
+
 class SearchResponse(BaseModel):
     """Hits, best first, and what it took to find them."""
 
@@ -139,6 +174,22 @@ class SearchResponse(BaseModel):
     beams: int = Field(description="Prefixes of codes the search ended with.")
     leaves: int = Field(description="Items under them.")
     batch: int = Field(description="Searches that were answered together.")
+    pool: int = Field(description="Items that could have been found: what the filter and `want` keep.")
+    facets: dict[str, list[FacetValue]] = Field(
+        description="For each field asked for, its most frequent values among the first 200 answers."
+    )
+    cursor: str | None = Field(description="Send it with the same search for the next page; null at the end.")
+
+
+class ListResponse(BaseModel):
+    """Stored items, in the order they were added."""
+
+    items: list[ItemResponse]
+    total: int = Field(description="Items that pass the filter.")
+    facets: dict[str, list[FacetValue]] = Field(
+        description="For each field asked for, its most frequent values among all these items."
+    )
+    cursor: str | None = Field(description="Send it with the same filter for the next page; null at the end.")
 
 
 class NewItem(BaseModel):

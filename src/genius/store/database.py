@@ -82,13 +82,13 @@ class Database:
         """A number that grows with every transaction."""
         return int(self.get("change"))
 
-    def get(self, key: str) -> Any:
-        """One setting."""
+    def get(self, key: str, default: Any = None) -> Any:
+        """One setting; raises IndexCorrupt if it is missing and there is no default."""
         with self.use():
             row = self.connection.execute("SELECT value, sum FROM meta WHERE key = ?", (key,)).fetchone()
-        if row is None:
+        if row is None and default is None:
             raise corrupt(self.file, f"its settings lack {key}")
-        return self._setting(key, *row)
+        return default if row is None else self._setting(key, *row)
 
     def _setting(self, key: Any, value: Any, expected: Any) -> Any:
         if checksum((key, value)) != expected:

@@ -90,6 +90,7 @@ class Truth(Database):
                 "ctime_ns = ?, seen_ns = ?, content_sum = ? WHERE row = ?",
                 (*values[2:10], values[-2], change.row),
             )
+            self.put(amended=self.amended() + 1)
 
     def recode(self, rows: Rows, codes: Codes) -> None:
         """Give the items of these rows other codes, (n, levels); the caller holds the transaction."""
@@ -181,6 +182,21 @@ class Truth(Database):
             found = self.connection.execute(query, (os.fsencode(source),))
             return [self._record(values).id for values in found]
 
+    def ids(self) -> Iterator[str]:
+        """Ids of all items in row order, a chunk at a time; items that come meanwhile come last."""
+        last = 0
+        query = f"SELECT row, id FROM items WHERE row > ? ORDER BY row LIMIT {CHUNK}"
+        while True:
+            with self.use():
+                chunk = self.connection.execute(query, (last,)).fetchall()
+            if not chunk:
+                return
+            for row, id in chunk:
+                if row <= last:  # else a damaged tree could be walked for ever
+                    raise corrupt(self.file, "its rows are out of order")
+                last = row
+                yield id
+
     def batches(
         self, levels: int, dim: int | None, after: int = 0, through: int | None = None
     ) -> Iterator[RecordBatch]:
@@ -214,6 +230,10 @@ class Truth(Database):
         """How many rows are gone, and a number that changes with them."""
         count, digest = self.get("removed")
         return count, digest
+
+    def amended(self) -> int:
+        """A number that grows with every change of an item that keeps its row."""
+        return int(self.get("amended", 0))
 
     def _removed_rows(self) -> Rows:
         with self.use():
