@@ -7,6 +7,7 @@ Blocks marked `<!-- not run: REASON -->` are parsed only, by test_commands.py.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import runpy
@@ -18,6 +19,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -31,6 +33,7 @@ PAGES = (
     "docs/filters.md",
     "docs/formats.md",
     "docs/deploy.md",
+    "docs/own-encoder.md",
 )
 PRELUDE = """\
 set -euo pipefail
@@ -93,7 +96,23 @@ def folder(tmp_path) -> Path:
     for name, colour in (("Pictures/red.jpg", "red"), ("old.jpg", "white"), ("sofa.jpg", "grey")):
         Image.new("RGB", (64, 48), colour).save(tmp_path / name)
     (tmp_path / "catalogue.jsonl").write_text('{"id": "old.jpg", "image": "old.jpg", "text": "a chair"}\n')
+    _tiny_siglip(tmp_path / "google" / "siglip-base-patch16-224")
+    noise = np.random.default_rng(0)
+    rows = [{"id": f"row {n}", "vector": noise.standard_normal(8).tolist()} for n in range(40)]
+    (tmp_path / "vectors.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    np.save(tmp_path / "query.npy", rows[7]["vector"])
     return tmp_path
+
+
+def _tiny_siglip(folder: Path) -> None:
+    """A stand-in for a model of the hub, where its name leads to a folder."""
+    import torch
+
+    families = runpy.run_path(str(REPOSITORY / "tests" / "encode" / "families.py"))
+    torch.manual_seed(0)
+    model, tokenizer = families["make_siglip"]()
+    for part in (model, tokenizer, families["image_processor"]("siglip")):
+        part.save_pretrained(folder)
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, marks=pytest.mark.xdist_group(page)) for page in PAGES])

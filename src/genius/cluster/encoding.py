@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +42,9 @@ class EncodingJob:
     parts: str
     sources: tuple[SourceSpec, ...]
     known_items: Any
+    fitted: tuple[
+        tuple[str, bytes], ...
+    ] = ()  # files of a model that lies in the index: only one machine has it
 
 
 class KnownItems:
@@ -59,7 +63,7 @@ class EncodingWorker:
 
     def __init__(self, job: EncodingJob) -> None:
         self.job = job
-        self.model: RetrievalModel = load_model(job.model, job.device)
+        self.model: RetrievalModel = _load(job)
         if self.model.fingerprint != job.fingerprint:
             raise ModelMismatch(f"{job.model!r} is another model here than on the machine of the index")
         self.parts = PartStore(job.parts)
@@ -153,3 +157,13 @@ class EncodingWorker:
         ready.amended = [change for change in ready.amended if change.row >= 0]
         ready.updated = sum(record.id in known for record in records)
         return ready, encoded
+
+
+def _load(job: EncodingJob) -> RetrievalModel:
+    """The model of the index; one that was fitted to it comes with the job."""
+    if not job.fitted:
+        return load_model(job.model, job.device)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in job.fitted:
+            (Path(folder) / name).write_bytes(content)
+        return load_model(folder, job.device)

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from genius.cluster.parts import FOLDER, PartStore
@@ -130,6 +131,7 @@ def _rows(
         parts=parts,
         sources=own,
         known_items=known_items,
+        fitted=_fitted_files(index),
     )
     context = data.DataContext.get_current()
     context.execution_options.preserve_order = True
@@ -148,6 +150,14 @@ def _rows(
         )
         .iter_rows()
     )
+
+
+def _fitted_files(index: Index) -> tuple[tuple[str, bytes], ...]:
+    """What workers need of a model that lies in the index."""
+    if not index.settings.get("fit"):
+        return ()
+    names = ("model.toml", "quantizer.safetensors")
+    return tuple((name, (Path(index.model_source) / name).read_bytes()) for name in names)
 
 
 def _take(index: Index, kept: PartStore, facts: dict[str, Any], outcome: ClusterRun, seen: SeenIds) -> None:
