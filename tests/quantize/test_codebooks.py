@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from genius.quantize.codebooks import MovingAverage, init_codebooks, kmeans
+from genius.quantize.codebooks import MovingAverage, init_codebooks, kmeans, split_largest
 from genius.quantize.refine import refine
 from genius.quantize.residual import ResidualQuantizer
 
@@ -161,3 +161,23 @@ def test_refinement_of_shared_codebooks():
     init_codebooks(quantizer, z, modality, generator())
     errors = refine(quantizer, z, modality, rounds=5, beam=2)
     assert min(errors) < errors[0]
+
+
+def test_random_seeds_spend_centres_where_vectors_are():
+    generator = torch.Generator().manual_seed(0)
+    crowd = torch.randn(2000, 8, generator=generator)
+    outliers = 20 * torch.randn(30, 8, generator=generator)
+    x = torch.cat([crowd, outliers])
+    shares = {}
+    for seeding in ("distance", "random"):
+        centres = kmeans(x, 32, torch.Generator().manual_seed(1), seeding=seeding)
+        shares[seeding] = float((centres.norm(dim=1) < 6).float().mean())
+        assert (torch.cdist(x, centres).argmin(1).bincount(minlength=32) > 0).sum() > 28
+    assert shares["random"] > 2 * shares["distance"]
+
+
+def test_a_centre_without_members_splits_the_largest_cluster():
+    centres = torch.tensor([[4.0, 0.0], [0.0, 4.0], [9.0, 9.0]])
+    split_largest(centres, torch.tensor([2, 7, 0]), torch.Generator().manual_seed(0))
+    assert centres[2].norm() != 4
+    torch.testing.assert_close(centres[2] / centres[2].norm(), centres[1] / 4)

@@ -2,31 +2,58 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
 from genius.quantize.residual import SCORES_AT_ONCE, ResidualQuantizer, nearest, scores
 from genius.training.distributed import all_reduce_sum, rank_slice, world_size
 
+SPLIT = 0.1  # relative distance of the two centres that a large cluster is split into
 SEEDING_ROUNDS = 64  # k-means++ draws its seeds in this many rounds instead of one by one
 
 
-@torch.no_grad()
-def kmeans(x: Tensor, count: int, generator: torch.Generator, rounds: int = 10) -> Tensor:
-    """`count` centres of x (n, dim), (count, dim): k-means++ seeds, then `rounds` of Lloyd's iteration.
+Seeding = Literal["distance", "random"]
 
-    A centre without members moves to one of the vectors with the largest error.
+
+@torch.no_grad()
+def kmeans(
+    x: Tensor, count: int, generator: torch.Generator, rounds: int = 10, seeding: Seeding = "distance"
+) -> Tensor:
+    """`count` centres of x (n, dim), (count, dim): seeds, then `rounds` of Lloyd's iteration.
+
+    Seeding by `distance` is k-means++; a centre without members moves to one of the vectors with the largest
+    error. Both prefer outliers. With `random`, seeds are any rows, and a centre without members splits the
+    largest cluster.
     """
-    centres = _seeds(x, count, generator)
+    centres = _seeds(x, count, generator) if seeding == "distance" else _random_rows(x, count, generator)
     for _ in range(rounds):
         member, distance = _assign(x, centres)
         size = torch.bincount(member, minlength=count)
         total = torch.zeros_like(centres).index_add_(0, member, x)
-        empty = (size == 0).nonzero().squeeze(1)
         centres = total / size.clamp(min=1)[:, None]
+        if seeding == "random":
+            split_largest(centres, size, generator)
+            continue
+        empty = (size == 0).nonzero().squeeze(1)
         worst = distance.topk(min(len(empty), len(x))).indices
         centres[empty[: len(worst)]] = x[worst]
     return centres
+
+
+def split_largest(centres: Tensor, size: Tensor, generator: torch.Generator) -> None:
+    """Move each centre without members close to one of the centres with the most members, in place."""
+    empty = (size == 0).nonzero().squeeze(1)
+    largest = size.topk(len(empty)).indices
+    noise = torch.randn(len(empty), 1, generator=generator, device=centres.device)
+    centres[empty] = centres[largest] * (1 + SPLIT * noise)
+
+
+def _random_rows(x: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Distinct rows of x, or all of them several times where there are fewer."""
+    order = torch.randperm(len(x), generator=generator, device=x.device)
+    return x[order.repeat(-(-count // len(x)))[:count]]
 
 
 def _seeds(x: Tensor, count: int, generator: torch.Generator) -> Tensor:
@@ -55,7 +82,12 @@ def _assign(x: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def init_codebooks(
-    quantizer: ResidualQuantizer, z: Tensor, modality: Tensor, generator: torch.Generator, rounds: int = 10
+    quantizer: ResidualQuantizer,
+    z: Tensor,
+    modality: Tensor,
+    generator: torch.Generator,
+    rounds: int = 10,
+    seeding: Seeding = "distance",
 ) -> Tensor:
     """Fill the codebooks from a sample z (n, dim) of known modality (n,); returns the sample's codes.
 
@@ -79,10 +111,12 @@ def init_codebooks(
         book = quantizer.codebook(level)
         if quantizer.shared:
             end = len(book) * (level - quantizer.first_level + 1) // later
-            book[filled:end] = kmeans(residual, max(1, end - filled), generator, rounds)[: end - filled]
+            book[filled:end] = kmeans(residual, max(1, end - filled), generator, rounds, seeding)[
+                : end - filled
+            ]
             code, filled = nearest_in_chunks(residual, book[: max(1, end)]), end
         else:
-            book.copy_(kmeans(residual, len(book), generator, rounds))
+            book.copy_(kmeans(residual, len(book), generator, rounds, seeding))
             code = nearest_in_chunks(residual, book)
         codes.append(code)
         residual = residual - book[code]

@@ -23,7 +23,8 @@ from genius.seeding import generator_for
 
 MAX_CODES = 256  # a code is a byte
 MIN_CODES = 16
-ITEMS_PER_CODE = 16  # vectors of the sample for each code of a level; fewer, and codes fit single vectors
+ITEMS_PER_SEED = 64  # vectors for each code that k-means starts from; refinement looks at the whole sample
+ITEMS_PER_CODE = 4  # vectors of the sample for each code of a level; fewer, and codes fit single vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class FitOptions:
 
     item_bytes: int = 15  # bytes of an item's codes, the modality included
     sample: int = 65_536  # embeddings that the codebooks are fitted to, at most
-    rounds: int = 4  # of refinement
+    rounds: int = 10  # of refinement
     encode_beam: int = 8
     seed: int = 0
 
@@ -61,7 +62,8 @@ def fit_quantizer(embeddings: Tensor, modality: Tensor, options: FitOptions = Fi
     sizes = fitted_sizes(len(z), options.item_bytes)
     quantizer = Quantizer(z.shape[1], sizes, fusion="sum", encode_beam=options.encode_beam).to(z.device)
     generator = generator_for(z.device, options.seed, "fit")
-    init_codebooks(quantizer.residual, z, modality, generator)
+    start = torch.randperm(len(z), generator=generator, device=z.device)[: max(sizes) * ITEMS_PER_SEED]
+    init_codebooks(quantizer.residual, z[start], modality[start], generator, seeding="random")
     refine(
         quantizer.residual, z, modality, rounds=options.rounds, beam=options.encode_beam, seed=options.seed
     )

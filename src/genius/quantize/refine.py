@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from genius.quantize.codebooks import split_largest
 from genius.quantize.residual import ResidualQuantizer
 
 
@@ -25,8 +26,8 @@ def refine(
     A round encodes all z with the beam, then sweeps over the levels: each code vector becomes the mean of
     the residuals that the other levels leave. So the sum is fitted as a whole, while codes are found level by
     level. `anchor` counts the old vector as that many members, so that rare codes do not overfit single
-    vectors; codes without members move to vectors with a large error. Returns the mean squared error before
-    each round and after the last; the best state seen is kept.
+    vectors; codes without members move to the most used ones, to share their members. Returns the mean
+    squared error before each round and after the last; the best state seen is kept.
     """
     z = z.to(quantizer.vectors)
     errors: list[float] = []
@@ -39,7 +40,7 @@ def refine(
         if round_number < rounds:
             _fit(quantizer, z, codes, sweeps, anchor)
             generator = torch.Generator(z.device).manual_seed(seed + round_number)
-            _revive_unused(quantizer, z, codes, generator)
+            _split_unused(quantizer, codes, generator)
     quantizer.vectors.copy_(best)
     return tuple(errors)
 
@@ -64,18 +65,10 @@ def _fit(quantizer: ResidualQuantizer, z: Tensor, codes: Tensor, sweeps: int, an
                 left -= step[code]
 
 
-def _revive_unused(
-    quantizer: ResidualQuantizer, z: Tensor, codes: Tensor, generator: torch.Generator
-) -> None:
-    """Re-seed codes without members with residuals of vectors, sampled by their error."""
-    error = (z - quantizer.decode(codes)).square().sum(1).double() + 1e-12
-    residual = z
-    for level in range(quantizer.levels):
-        book, code = quantizer.codebook(level), codes[:, level]
-        unused = (torch.bincount(code, minlength=len(book)) == 0).nonzero().squeeze(1)
-        if level >= quantizer.first_level and not quantizer.shared and len(unused):
-            drawn = torch.multinomial(
-                error, len(unused), replacement=len(unused) > len(z), generator=generator
-            )
-            book[unused] = residual[drawn]
-        residual = residual - book[code]
+def _split_unused(quantizer: ResidualQuantizer, codes: Tensor, generator: torch.Generator) -> None:
+    """Move codes without members close to the most used codes of their level."""
+    if quantizer.shared:
+        return
+    for level in range(quantizer.first_level, quantizer.levels):
+        book = quantizer.codebook(level)
+        split_largest(book, torch.bincount(codes[:, level], minlength=len(book)), generator)
