@@ -1,0 +1,90 @@
+"""Embeddings from files: each format gives the same items; what does not fit is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from genius.data.report import Report
+from genius.data.tables import read_items
+from genius.errors import BadData
+from genius.types import Modality
+
+POINTS = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
+IDS = [f"name {n}" for n in range(5)]
+
+
+def rows(**more: object) -> list[dict[str, object]]:
+    return [{"id": id, "vector": point.tolist(), **more} for id, point in zip(IDS, POINTS, strict=True)]
+
+
+def write(folder: Path, form: str) -> Path:
+    file = folder / f"some.{form}"
+    if form == "jsonl":
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows()))
+    elif form == "csv":
+        file.write_text("id,vector\n" + "".join(f'{r["id"]},"{json.dumps(r["vector"])}"\n' for r in rows()))
+    elif form == "parquet":
+        pa = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        parquet.write_table(pa.table({"id": IDS, "vector": list(POINTS)}), file)
+    else:
+        np.save(file, POINTS) if form == "npy" else save_file({"vectors": POINTS, "other": POINTS[0]}, file)
+        file.with_suffix(".txt").write_text("\n".join(IDS))
+    return file
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet", "npy", "safetensors"])
+def test_every_format_gives_the_same_items(tmp_path: Path, form: str) -> None:
+    items = list(read_items(write(tmp_path, form)))
+    assert [item.id for item in items] == IDS
+    assert np.allclose([item.vector for item in items], POINTS)
+    assert {item.modality for item in items} == {Modality.TEXT}
+
+
+def test_lines_beside_an_array_say_more(tmp_path: Path) -> None:
+    np.save(tmp_path / "some.npy", POINTS)
+    lines = [{"id": id, "image": f"gone/{id}.jpg", "price": n} for n, id in enumerate(IDS)]
+    (tmp_path / "some.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    items = list(read_items(tmp_path / "some.npy"))
+    assert items[2].image == tmp_path / "gone/name 2.jpg"  # which need not exist
+    assert items[2].meta == {"price": 2}
+    assert items[2].modality is Modality.IMAGE
+    (tmp_path / "some.jsonl").write_text("{}\n")
+    with pytest.raises(BadData, match="1 lines for the 5 vectors"):
+        list(read_items(tmp_path / "some.npy"))
+
+
+def test_rows_without_ids_are_numbered(tmp_path: Path) -> None:
+    np.save(tmp_path / "some.npy", POINTS.astype(np.float16))
+    assert [item.id for item in read_items(tmp_path / "some.npy")] == ["0", "1", "2", "3", "4"]
+
+
+def test_files_that_hold_no_vectors(tmp_path: Path) -> None:
+    file = tmp_path / "some.npy"
+    for content in (np.zeros(4), np.zeros((2, 2, 2)), np.array([["a", "b"]]), np.zeros((3, 0))):
+        np.save(file, content)
+        with pytest.raises(BadData, match="one vector a row"):
+            list(read_items(file))
+    file.write_bytes(b"no array")
+    with pytest.raises(BadData, match="cannot be read as vectors"):
+        list(read_items(file))
+    save_file({"a": POINTS, "b": POINTS}, tmp_path / "two.safetensors")
+    with pytest.raises(BadData, match="several tensors"):
+        list(read_items(tmp_path / "two.safetensors"))
+
+
+def test_a_bad_row_costs_only_itself(tmp_path: Path) -> None:
+    report = Report()
+    lines = [*rows()[:2], {"id": "bad", "vector": [1, "x"]}, {"id": "zero", "vector": [0, 0, 0, 0]}]
+    (tmp_path / "some.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [item.id for item in read_items(tmp_path / "some.jsonl", report=report)] == IDS[:2]
+    assert [reason for _, reason in report.names] == [
+        "the vector must be a list of numbers",
+        "the vector is all zeros, which points nowhere",
+    ]
