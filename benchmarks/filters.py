@@ -15,6 +15,7 @@ filters before the search as well.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import statistics
 import tempfile
@@ -106,6 +107,7 @@ class Lance:
     """The same vectors in LanceDB."""
 
     def __init__(self, folder: str, vectors: NDArray[np.float16], values: dict[str, Floats]) -> None:
+        os.environ.setdefault("LANCE_CPU_THREADS", "1")
         import lancedb  # type: ignore[import-not-found]
         import pyarrow as pa
 
@@ -132,7 +134,7 @@ class Lance:
         asked = self.table.search(z).metric("dot").nprobes(self.probes).refine_factor(REFINE).limit(K)
         if where is not None:
             asked = asked.where(where, prefilter=True)
-        return [int(number) for number in asked.select(["id"]).to_arrow()["id"].to_pylist()]
+        return [int(number) for number in asked.select(["id", "_distance"]).to_arrow()["id"].to_pylist()]
 
 
 def measure(

@@ -15,6 +15,7 @@ OPERATIONS = [
     ("POST", "/v1/items"),
     ("GET", "/v1/items"),
     ("GET", "/v1/items/{id}"),
+    ("PATCH", "/v1/items/{id}"),
     ("DELETE", "/v1/items/{id}"),
     ("GET", "/v1/items/{id}/thumbnail"),
     ("GET", "/v1/items/{id}/original"),

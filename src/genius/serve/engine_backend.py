@@ -347,4 +347,5 @@ def item_response(record: Record) -> ItemResponse:
         text=record.text,
         image=record.modality is not Modality.TEXT,
         meta=json.loads(record.meta),
+        path=None,
     )
