@@ -19,13 +19,13 @@ import numpy as np
 from _harness import run
 from numpy.typing import NDArray
 
+from genius.confidence import SAMPLE
 from genius.data.base import LabelledQuery, open_dataset
 from genius.data.instructions import default_instruction
 from genius.evaluate.cache import read_items, read_queries
 from genius.evaluate.embeddings import Embedder, EncodedPool
 from genius.model import Model
 from genius.query.merging import backgrounds, merge_rankings
-from genius.query.view import SAMPLE
 from genius.types import Modality
 
 Floats = NDArray[np.float32]

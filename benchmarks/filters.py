@@ -31,8 +31,8 @@ from _harness import Timer, run, seconds, side_by_side
 from numpy.typing import NDArray
 from pools import QuantizedPool
 
+from genius.query.embedding import EmbeddedSubquery, rank
 from genius.query.filtered import Filters
-from genius.query.ranking import EmbeddedSubquery, rank
 from genius.query.subqueries import Subquery
 from genius.query.view import PoolView
 from genius.search.options import SearchOptions

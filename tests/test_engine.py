@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from genius import Item, Modality, Query
+from genius.confidence import Calibration, ConfidenceWeights
 from genius.engine import Engine
 from genius.errors import BadImage, BadInput, IndexMismatch
 
@@ -149,6 +150,43 @@ def test_images_ask_without_a_sentence_and_texts_with_one(engine, model, picture
     assert model.instructions == ["Find its twin."]
     with pytest.raises(BadInput, match="two instructions"):
         engine.search("blue", want="Find this.", instruction="Find that.")
+
+
+@pytest.fixture
+def calibrated(engine, model, pictures, fake):
+    """An engine whose model is as sure as an item is similar: 0.5 at a similarity of 0.8."""
+    weights = ConfidenceWeights(-16.0, 20.0, 0.0)
+    model.calibrations = {"vectors": Calibration({}, weights), "codes": Calibration({}, weights)}
+    engine.add([*images(pictures), *texts(fake)])
+    return engine
+
+
+def test_confidence_is_one_scale_for_all_modalities(calibrated):
+    for want in ("any", "image", "text", "Find whatever is like this."):
+        hits = calibrated.search("something red", want=want)
+        sure = [hit.confidence for hit in hits]
+        assert sure == sorted(sure, reverse=True) and 0 < sure[-1] < 0.5 < sure[0] < 1
+        expected = [1 / (1 + np.exp(16 - 20 * hit.score)) for hit in hits]
+        assert np.allclose(sure, expected, atol=2e-3)  # the score is the similarity, in `any` as well
+    uncertain = calibrated.search("something red", rerank="none")[0]
+    assert 0.5 < uncertain.confidence < 1
+
+
+def test_only_sure_answers_or_the_nearest(calibrated):
+    every = calibrated.search("something red", want="image")
+    some = calibrated.search("something red", want="image", at_least=0.5)
+    assert some and some == [hit for hit in every if hit.confidence >= 0.5] and len(some) < len(every)
+    (result,) = calibrated.results(["xyzzy"], want="image", at_least=0.99)
+    assert result.hits == [] and len(result.nearest) == 10
+    like = calibrated.like_result("red", k=9, want="image", at_least=0.9999)
+    assert like.hits == [] and "red" not in {hit.id for hit in like.nearest}
+
+
+def test_without_a_calibration_there_is_no_confidence(engine, pictures):
+    engine.add(images(pictures))
+    assert {hit.confidence for hit in engine.search("red")} == {None}
+    with pytest.raises(BadInput, match="genius calibrate"):
+        engine.search("red", at_least=0.3)
 
 
 def test_a_batch_gives_what_single_searches_give(engine, pictures, fake):

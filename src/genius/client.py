@@ -109,6 +109,7 @@ class Client:
         instruction: str | None = None,
         where: str | None = None,
         offset: int = 0,
+        at_least: float | None = None,
     ) -> list[Hit]:
         """The `k` best items for a text, an image file or a `Query`, as `Engine.search` finds them."""
         return self.result(
@@ -121,6 +122,7 @@ class Client:
             instruction=instruction,
             where=where,
             offset=offset,
+            at_least=at_least,
         ).hits
 
     def result(
@@ -137,6 +139,7 @@ class Client:
         offset: int = 0,
         cursor: str | None = None,
         facets: Sequence[str] = (),
+        at_least: float | None = None,
     ) -> HitPage:
         """As `search`, with the counts of `facets` and the cursor that leads to the next page."""
         parts = Query.of(query).wanting(want, instruction)
@@ -154,6 +157,7 @@ class Client:
             "offset": offset or None,
             "cursor": cursor,
             "facets": list(facets) or None,
+            "at_least": at_least,
         }
         answer = self._json("POST", "/v1/search", _without_none(body))
         return HitPage(_hits(answer), answer["pool"], _facets(answer), answer["cursor"])
@@ -184,6 +188,7 @@ class Client:
         instruction: str | None = None,
         where: str | None = None,
         offset: int = 0,
+        at_least: float | None = None,
     ) -> list[list[Hit]]:
         """The `k` best items for each query; they are sent side by side and answered together."""
         if isinstance(queries, str | Path | Query):
@@ -200,6 +205,7 @@ class Client:
                 instruction=instruction,
                 where=where,
                 offset=offset,
+                at_least=at_least,
             )
 
         with ThreadPoolExecutor(min(AT_ONCE, max(1, len(queries)))) as senders:
@@ -215,12 +221,13 @@ class Client:
         instruction: str | None = None,
         where: str | None = None,
         offset: int = 0,
+        at_least: float | None = None,
     ) -> list[Hit]:
         """What is like a stored item, but as the words in `but` say; the item itself is left out."""
         asked = Query().wanting(want, instruction)
         body = {
             "like": id, "text": but, "limit": k, "want": asked.want, "instruction": asked.instruction,
-            "where": where, "offset": offset or None,
+            "where": where, "at_least": at_least, "offset": offset or None,
         }  # fmt: skip
         return _hits(self._json("POST", "/v1/search", _without_none(body)))
 
@@ -484,6 +491,7 @@ def _hits(answer: Any) -> list[Hit]:
             text=hit["text"],
             path=hit["path"],
             meta=hit["meta"],
+            confidence=hit["confidence"],
         )
         for hit in answer["hits"]
     ]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +26,13 @@ from genius.locks import OrderedLock
 from genius.query.branch import Branch, branch
 from genius.query.browse import ItemPage, browse
 from genius.query.defaults import default_options, describe_options
+from genius.query.embedding import EmbeddedSubquery, embed
 from genius.query.facets import FACETED, count_facets
 from genius.query.filtered import Filters
 from genius.query.loaded import LoadedModel
 from genius.query.paging import PageCursor, PageRequest, rank_page
-from genius.query.ranking import EmbeddedSubquery, ScoredRow, embed, pool_size
+from genius.query.ranking import ScoredRow, pool_size
+from genius.query.result import SearchResult
 from genius.query.subqueries import subqueries
 from genius.query.view import PoolView
 from genius.retrieval_model import RetrievalModel
@@ -41,26 +43,13 @@ from genius.store.large_array import CacheDamaged
 from genius.store.records import Record
 from genius.store.snapshot import Snapshot
 from genius.store.stats import stats
-from genius.types import DEFAULT_MODEL, Facets, Hit, Item, Modality, Query
+from genius.types import DEFAULT_MODEL, Hit, Item, Modality, Query
 
 if TYPE_CHECKING:
     from genius.fitting.run import FitResult
 
 ATTEMPTS = 5  # of a search while the index changes
 LIKE_SIDE = 1024  # pixels of a stored image that is searched with: more than any encoder reads
-
-
-class SearchResult(NamedTuple):
-    """The hits of one query and what the search touched."""
-
-    hits: list[Hit]
-    beams: int  # prefixes of codes the search ended with
-    leaves: int  # items under them
-    generation: int  # of the arrays that answered
-    changes: int  # number of the last committed change that was searched
-    pool: int = 0  # items that could have been found: what the filter and `want` keep
-    facets: Facets = {}  # noqa: RUF012 (never changed)
-    cursor: str | None = None  # of the next page
 
 
 class Engine:
@@ -356,6 +345,7 @@ class Engine:
         instruction: str | None = None,
         where: str | None = None,
         offset: int = 0,
+        at_least: float | None = None,
     ) -> list[Hit]:
         """The `k` best items for a text, an image file or a `Query`; options as for `search_batch`."""
         return self.search_batch(
@@ -368,6 +358,7 @@ class Engine:
             instruction=instruction,
             where=where,
             offset=offset,
+            at_least=at_least,
         )[0]
 
     def search_batch(
@@ -382,6 +373,7 @@ class Engine:
         instruction: str | None = None,
         where: str | None = None,
         offset: int = 0,
+        at_least: float | None = None,
     ) -> list[list[Hit]]:
         """The `k` best items for each query, best first.
 
@@ -390,7 +382,7 @@ class Engine:
         without. `search` is generate, lookup or both (default: the model's); `rerank` is none, codes or
         vectors (default: vectors, if the index keeps them); `beam` is the beam width, in prefixes of codes.
         `where` is a filter such as "price < 50 and not sold" (docs/filters.md): only items that pass it are
-        searched. The `offset` best are left out.
+        searched. The `offset` best are left out. `at_least` leaves out hits of less confidence (0 to 1).
         """
         results = self.results(
             queries,
@@ -402,6 +394,7 @@ class Engine:
             instruction=instruction,
             where=where,
             offset=offset,
+            at_least=at_least,
         )
         return [result.hits for result in results]
 
@@ -420,12 +413,14 @@ class Engine:
         cursor: str | None = None,
         without: str | None = None,
         facets: Sequence[str] = (),
+        at_least: float | None = None,
     ) -> list[SearchResult]:
         """As `search_batch`, with what each search touched and the state of the index that was searched.
 
         A `cursor` of a result, given with the same query and options, leads to the next page of its hits,
         whatever is added or removed meanwhile. The item called `without` is left out. `facets` are fields
-        whose values are counted over the first 200 answers.
+        whose values are counted over the first 200 answers. Where no hit is as sure as `at_least`, the result
+        has the `nearest` instead.
         """
         if isinstance(queries, str | Path | Query):
             raise BadInput("search_batch answers a list of queries: call search(query) for one")
@@ -465,7 +460,7 @@ class Engine:
             if changed:
                 continue
             if rows == records.keys():  # else the index changed: the next attempt holds changes back
-                return [
+                results = [
                     SearchResult(
                         _hits(left[page.offset : page.end], records, page.first_rank),
                         one.beams,
@@ -478,6 +473,7 @@ class Engine:
                     )
                     for one, left, several in zip(ranked, cuts, embedded, strict=True)
                 ]
+                return [result.at_least(at_least) for result in results]
             if attempt:  # nothing has changed meanwhile
                 self.index.rebuild("it has rows that the truth does not have")
         folder = self.index.folder
@@ -498,8 +494,26 @@ class Engine:
         instruction: str | None = None,
         where: str | None = None,
         offset: int = 0,
+        at_least: float | None = None,
     ) -> list[Hit]:
         """What is like a stored item, but as the words in `but` say; the item itself is left out."""
+        return self.like_result(
+            id, but, k, want, instruction=instruction, where=where, offset=offset, at_least=at_least
+        ).hits
+
+    def like_result(
+        self,
+        id: str,
+        but: str | None = None,
+        k: int = 10,
+        want: Modality | str | None = None,
+        *,
+        instruction: str | None = None,
+        where: str | None = None,
+        offset: int = 0,
+        at_least: float | None = None,
+    ) -> SearchResult:
+        """As `like`, with what the search touched."""
         record = self.get(id)
         if record is None:
             raise BadInput(f"no item is called {id!r}")
@@ -512,9 +526,16 @@ class Engine:
         else:
             query = Query(text=words or None, vector=self.vector(id))
         (found,) = self.results(
-            [query], k, want, instruction=instruction, where=where, offset=offset, without=id
+            [query],
+            k,
+            want,
+            instruction=instruction,
+            where=where,
+            offset=offset,
+            without=id,
+            at_least=at_least,
         )
-        return found.hits
+        return found
 
     def pages(
         self, query: str | Path | Query, k: int = 10, want: Modality | str | None = None, **options: Any
@@ -708,6 +729,7 @@ def _hits(ranked: Sequence[ScoredRow], records: dict[int, Record], first_rank: i
             text=record.text,
             path=record.path,
             meta=json.loads(record.meta),
+            confidence=answer.confidence,
         )
         for number, (answer, record) in enumerate(there, start=first_rank)
     ]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from genius.confidence import Calibration
 from genius.data.instructions import clean, query_text
 from genius.encode.base import Array, Encoder, FusingEncoder, Parts, encode_parts, load_encoder
 from genius.errors import ModelMismatch, ModelNotFound
@@ -63,6 +64,7 @@ class Model:
     lazy_decoder: Decoder | partial[Decoder] | None  # the decoder, or the call that loads it
     search_defaults: Mapping[str, Any]  # chosen on val: method, beam, weights
     encoder_settings: Mapping[str, Any] = field(default_factory=dict)  # the table `encoder` of model.toml
+    calibrations: Mapping[str, Calibration] = field(default_factory=dict)  # by `vectors` or `codes`
 
     @classmethod
     def load(cls, name: str | Path = "mini", device: str = "cpu") -> Self:
@@ -85,6 +87,7 @@ class Model:
             lazy_decoder=None if decoder is None else partial(_load_decoder, folder, decoder, device),
             search_defaults=settings.get("search", {}),
             encoder_settings=settings["encoder"],
+            calibrations=_calibrations(settings),
         )
 
     @cached_property
@@ -169,6 +172,15 @@ def _load_encoder(folder: Path, table: Mapping[str, Any], device: str) -> Encode
             f"a new index with `genius index PATH --to NEW_FOLDER --encoder {source}`"
         )
     return encoder
+
+
+def _calibrations(settings: Mapping[str, Any]) -> dict[str, Calibration]:
+    """How sure similarities are, by what they are computed from; codes of one's own have no calibration."""
+    tables = {name: settings.get(f"confidence_{name}", {}) for name in ("vectors", "codes")}
+    if "model" in settings["encoder"] and not tables["vectors"]:  # the same embeddings
+        tables["vectors"] = read_settings(settings["encoder"]["model"]).get("confidence_vectors", {})
+    found = {name: Calibration.from_table(table) for name, table in tables.items()}
+    return {name: calibration for name, calibration in found.items() if calibration is not None}
 
 
 def _check_parts_fit(

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 
 class RetrievalModel(Protocol):
-    """Encoder, quantizer and decoder together."""
+    """Encoder, quantizer and decoder together.
+
+    A model may also have `calibrations`, `genius.confidence.Calibration` by `vectors` or `codes`: then hits
+    have a confidence.
+    """
 
     @property
     def name(self) -> str:

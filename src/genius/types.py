@@ -132,7 +132,11 @@ def _wanted_modality(want: str) -> Modality | None:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """An item that was found, with its score and codes."""
+    """An item that was found, with its score and codes.
+
+    `score` is what ranked it: by default the similarity of query and item. `confidence`, from 0 to 1, is how
+    often answers like it are right; None if the model is not calibrated.
+    """
 
     id: str
     score: float
@@ -142,6 +146,7 @@ class Hit:
     text: str | None = None
     path: str | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
+    confidence: float | None = None
 
 
 class FacetCount(NamedTuple):

@@ -7,6 +7,8 @@ import json
 import pytest
 from PIL import Image
 
+from genius.confidence import Calibration, ConfidenceWeights
+
 
 @pytest.fixture
 def indexed(genius, pictures):
@@ -43,6 +45,27 @@ def test_any_is_the_default_and_a_sentence_is_an_instruction(indexed):
     assert found == {"image", "text", "pair"}
     free = indexed("search", "red", "--want", "Find anything like it.", "-k", "1", "--format", "json")
     assert json.loads(free.out)[0]["id"] == "red.png"
+
+
+def test_a_threshold_needs_a_calibrated_model(indexed):
+    done = indexed("search", "red", "--at-least", "0.3")
+    assert done.code == 2 and "genius calibrate" in done.err
+    assert indexed("search", "red", "--at-least", "7").code == 2
+
+
+def test_sure_answers_or_the_nearest_with_a_note(indexed, fake, monkeypatch):
+    calibrations = {"vectors": Calibration({}, ConfidenceWeights(-16.0, 20.0, 0.0))}
+    monkeypatch.setattr(fake.FakeModel, "calibrations", calibrations, raising=False)
+    ask = ("search", "red", "--want", "image", "--at-least")
+    (hit,) = json.loads(indexed(*ask, "0.9", "--format", "json").out)
+    assert hit["id"] == "red.png" and 0.9 <= hit["confidence"] <= 1
+    table = indexed(*ask, "0.9").out.splitlines()
+    assert table[0].split() == ["rank", "confidence", "score", "modality", "id", "text"] and len(table) == 2
+    none = indexed("search", "xyzzy", "--want", "image", "--at-least", "0.9")
+    assert none.code == 0 and none.err == "nothing close was found; the nearest are:\n"
+    assert len(none.out.splitlines()) == 10
+    lines = indexed("search", "xyzzy", "--want", "image", "--at-least", "0.9", "--format", "jsonl")
+    assert lines.out == "" and "nothing close was found" in lines.err
 
 
 def test_an_instruction_is_given_or_left_out(indexed):

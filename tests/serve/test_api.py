@@ -17,6 +17,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from genius import Item, Query
+from genius.confidence import Calibration, ConfidenceWeights
 from genius.serve.app import create_app
 from genius.serve.limits import Limits
 from genius.store.records import Stamp
@@ -50,12 +51,27 @@ def test_a_search_answers_as_the_engine_does(client, engine):
     assert ids(response) == [hit.id for hit in engine.search("something red", k=7, beam=40)]
     answer = response.json()
     told = {"took_ms", "generation", "changes", "beams", "leaves", "batch", "pool", "facets", "cursor"}
-    assert {"hits", *told} == set(answer)
+    assert {"hits", "nearest", *told} == set(answer)
     assert answer["beams"] > 0 and answer["leaves"] >= 7 and answer["batch"] == 1
     first = answer["hits"][0]
-    assert set(first) == {"id", "score", "rank", "modality", "codes", "text", "image", "meta", "path"}
+    shown = {"id", "score", "confidence", "rank", "modality", "codes", "text", "image", "meta", "path"}
+    assert set(first) == shown
     assert first["rank"] == 1 and len(first["codes"]) == 5
     assert len(response.headers["x-request-id"]) == 12
+
+
+def test_confidence_and_a_threshold(client, engine):
+    asked = {"text": "something red", "at_least": 0.5}
+    refused = client.post("/v1/search", json=asked)
+    assert refused.status_code == 422 and "genius calibrate" in refused.json()["detail"]
+    engine.model.calibrations = {"vectors": Calibration({}, ConfidenceWeights(-16.0, 20.0, 0.0))}
+    answer = client.post("/v1/search", json=asked).json()
+    assert answer["hits"] and all(hit["confidence"] >= 0.5 for hit in answer["hits"])
+    assert answer["nearest"] == []
+    far = client.post("/v1/search", json={"like": "red", "want": "text", "at_least": 0.999}).json()
+    assert far["hits"] == [] and far["nearest"][0]["confidence"] < 0.999
+    assert "red" not in {hit["id"] for hit in far["nearest"]}
+    assert client.post("/v1/search", json={"text": "red", "at_least": 2}).status_code == 422
 
 
 @pytest.mark.parametrize("want", ["image", "text", "pair"])

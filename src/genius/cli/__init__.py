@@ -12,6 +12,7 @@ import typer
 
 from genius.cli import streams
 from genius.cli.bench import bench, report
+from genius.cli.calibrate import calibrate
 from genius.cli.convert import convert
 from genius.cli.demo import demo
 from genius.cli.evaluate import ablate, evaluate
@@ -41,6 +42,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "demo": demo,
     "train": train,
     "eval": evaluate,
+    "calibrate": calibrate,
     "ablate": ablate,
     "bench": bench,
     "report": report,

@@ -58,6 +58,7 @@ def hit_fields(hit: Hit) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "id": hit.id,
         "score": hit.score,
+        **({} if hit.confidence is None else {"confidence": round(hit.confidence, 4)}),
         "rank": hit.rank,
         "modality": hit.modality.value,
         "codes": list(hit.codes),
@@ -82,7 +83,13 @@ def hit_lines(hits: Sequence[Hit], form: HitFormat, query: str = "1") -> Iterato
     elif form is HitFormat.TREC:
         # a blank would end the column, so it is written as in a URL
         names = ["%20".join(printable(hit.id).split()) for hit in hits]
-        yield from (f"{query} Q0 {n} {h.rank} {h.score:.6f} genius" for n, h in zip(names, hits, strict=True))
+        scores = [hit.score for hit in hits]
+        if scores != sorted(scores, reverse=True):  # of several modalities; evaluators sort by this column
+            scores = [1 / hit.rank for hit in hits]
+        yield from (
+            f"{query} Q0 {name} {hit.rank} {score:.6f} genius"
+            for name, hit, score in zip(names, hits, scores, strict=True)
+        )
     else:
         yield from _table(hits)
 
@@ -152,18 +159,17 @@ def _table(hits: Sequence[Hit]) -> Iterator[str]:
     if not hits:
         yield "nothing found"
         return
-    rows = [("rank", "score", "modality", "id", "text")]
+    sure = hits[0].confidence is not None
+    rows = [["rank", *(["confidence"] if sure else []), "score", "modality", "id", "text"]]
     for hit in hits:
         text = printable(" ".join((hit.text or "").split()))
-        rows.append((str(hit.rank), f"{hit.score:.4f}", hit.modality.value, printable(hit.id), text))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    room = shutil.get_terminal_size((120, 24)).columns - sum(widths) - 8
-    for row in rows:
-        cells = [
-            row[0].rjust(widths[0]),
-            row[1].rjust(widths[1]),
-            row[2].ljust(widths[2]),
-            row[3].ljust(widths[3]),
-        ]
-        text = row[4] if len(row[4]) <= max(room, 12) else row[4][: max(room, 12) - 1] + "…"
+        chance = [] if hit.confidence is None else [f"{hit.confidence:.2f}"]
+        numbers = [str(hit.rank), *chance, f"{hit.score:.4f}"]
+        rows.append([*numbers, hit.modality.value, printable(hit.id), text])
+    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
+    room = shutil.get_terminal_size((120, 24)).columns - sum(widths) - 2 * len(widths)
+    for *numbers, modality, name, text in rows:
+        cells = [cell.rjust(width) for cell, width in zip(numbers, widths, strict=False)]
+        cells += [modality.ljust(widths[-2]), name.ljust(widths[-1])]
+        text = text if len(text) <= max(room, 12) else text[: max(room, 12) - 1] + "…"
         yield "  ".join([*cells, text]).rstrip()

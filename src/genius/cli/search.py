@@ -11,7 +11,9 @@ from typing import Annotated
 import typer
 
 from genius.cli.facets import FacetOption, WhereOption, facet_lines, facet_values
-from genius.cli.output import DEFAULT_INDEX, Device, HitFormat, IndexFolder, hit_fields, hit_lines
+from genius.cli.output import DEFAULT_INDEX, Device, HitFormat, IndexFolder, hit_fields, hit_lines, say
+
+NOTHING_CLOSE = "nothing close was found: lower --at-least, or leave it out"
 
 
 class Method(StrEnum):
@@ -48,9 +50,12 @@ def search(
         bool, typer.Option("--no-instruction", help="Ask without a sentence, as images do by default.")
     ] = False,
     where: WhereOption = None,
-    k: Annotated[int, typer.Option("-k", help="How many hits.")] = 10,
+    k: Annotated[int, typer.Option("-k", "--limit", help="How many hits.")] = 10,
     offset: Annotated[int, typer.Option(min=0, help="How many of the best hits are left out.")] = 0,
     facet: FacetOption = None,
+    at_least: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Leave out hits of less confidence, from 0 to 1.")
+    ] = None,
     method: Annotated[
         Method | None,
         typer.Option("--search", help="How items are found (default: by model)."),
@@ -85,15 +90,20 @@ def search(
                 where=where,
                 offset=offset,
                 facets=facet or [],
+                at_least=at_least,
             )
-            hits, facets = result.hits, result.facets
         elif image is not None or vector is not None or method or rerank or beam or facet:
             raise BadInput(
                 "--like goes with a text, what is wanted, --where, --offset and -k: leave the others out"
             )
         else:
-            hits = engine.like(like, text, k, want, instruction=sentence, where=where, offset=offset)
-            facets = {}
+            result = engine.like_result(
+                like, text, k, want, instruction=sentence, where=where, offset=offset, at_least=at_least
+            )
+        hits, facets = result.hits, result.facets
+        if result.nearest:
+            say("nothing close was found; the nearest are:" if form is HitFormat.TABLE else NOTHING_CLOSE)
+            hits = list(result.nearest) if form is HitFormat.TABLE else []
         if facets and form is HitFormat.JSON:
             print(
                 json.dumps(

@@ -16,9 +16,9 @@ from ray.exceptions import RayActorError, RayTaskError
 from ray.serve.exceptions import RayServeException
 
 from genius.cluster.vectors import ShardedEngine
-from genius.engine import SearchResult
 from genius.errors import BadInput, GeniusError, IndexLocked
 from genius.ingest.result import AddResult
+from genius.query.result import SearchResult
 from genius.serve.backend import Status
 from genius.serve.batching import Busy
 from genius.serve.engine_backend import EngineBackend

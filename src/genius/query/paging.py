@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from genius.errors import BadInput
+from genius.query.embedding import EmbeddedSubquery
 from genius.query.filtered import FilteredPool
 from genius.query.loaded import LoadedModel
-from genius.query.ranking import EmbeddedSubquery, Ranking, ScoredRow, rank
+from genius.query.ranking import Ranking, ScoredRow, rank
 from genius.query.view import PoolView
 from genius.search.options import SearchOptions
 

@@ -2,44 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from genius.data.validate import unit_vector
-from genius.encode.base import Parts
+from genius.confidence import Calibration, sigmoid
+from genius.query.comparing import Similarities, compare, confidence_logits, standardized
+from genius.query.embedding import EmbeddedSubquery
 from genius.query.exhaustive import is_exhaustive, rank_all
 from genius.query.filtered import FilteredPool
-from genius.query.merging import backgrounds, merge_rankings
-from genius.query.subqueries import Subquery
+from genius.query.merging import merge_rankings
 from genius.query.view import PoolView
 from genius.retrieval_model import RetrievalModel
-from genius.search.codebooks import Codebooks
 from genius.search.options import SearchOptions
 from genius.search.rank import RankedItems
 from genius.search.searcher import Searcher
 from genius.search.segment import TrieSegment
-from genius.types import Modality
-
-Floats = NDArray[np.float32]
-
-
-class EmbeddedSubquery(NamedTuple):
-    """A sub-query with its embeddings."""
-
-    subquery: Subquery
-    z: Floats  # (d,)
-    phi: Floats  # (d,)
 
 
 class ScoredRow(NamedTuple):
-    """An item by its row in the truth, with its score and codes."""
+    """An item by its row in the truth, with its score, codes and confidence."""
 
     row: int
     score: float
     codes: tuple[int, ...]
+    confidence: float | None = None  # None without a calibration
 
 
 class Ranking(NamedTuple):
@@ -48,31 +36,6 @@ class Ranking(NamedTuple):
     items: list[ScoredRow]
     beams: int  # prefixes the search ended with
     leaves: int  # items under them
-
-
-def embed(model: RetrievalModel, subqueries: Sequence[Subquery]) -> list[EmbeddedSubquery]:
-    """The sub-queries with their embeddings."""
-    if not subqueries:
-        return []
-    parts = _parts(model, subqueries)
-    return [EmbeddedSubquery(*one) for one in zip(subqueries, model.z(parts), model.phi(parts), strict=True)]
-
-
-def _parts(model: RetrievalModel, subqueries: Sequence[Subquery]) -> Parts:
-    """Image and text embeddings of sub-queries; one that is an embedding is not encoded."""
-    shape = (len(subqueries), model.dim)
-    parts = Parts(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
-    rest = [row for row, one in enumerate(subqueries) if one.vector is None]
-    for row, one in enumerate(subqueries):
-        if one.vector is not None:
-            parts.text[row] = unit_vector(one.vector, model.dim)
-    if rest:
-        some = [subqueries[row] for row in rest]
-        encoded = model.embed_queries(
-            [one.image for one in some], [one.text for one in some], [one.instruction for one in some]
-        )
-        parts.image[rest], parts.text[rest] = encoded.image, encoded.text
-    return parts
 
 
 def rank(
@@ -89,13 +52,16 @@ def rank(
     """
     flat = [one for several in queries for one in several]
     found = iter(_find(view, searcher, model, flat, options, pool))
+    calibration = _calibration(model, view)
     ranked = []
     for several in queries:
         own = [next(found) for _ in several]
-        if len(own) > 1:
-            best = _merge(view, searcher.codebooks, several, own, options.k)
+        parts = [_scored(view, one) for one in own]
+        if calibration is None and len(own) < 2:  # nothing to compare
+            best = [item for part in parts for item in part]
         else:
-            best = [item for one in own for item in _scored(view, one)]
+            compared = [compare(view, searcher.codebooks, *one) for one in zip(several, own, strict=True)]
+            best = _merge(parts, compared, calibration, options.k)
         ranked.append(Ranking(best, sum(one.beams for one in own), sum(one.leaves for one in own)))
     return ranked
 
@@ -106,6 +72,12 @@ def pool_size(view: PoolView, pool: FilteredPool | None, query: Sequence[Embedde
     if pool is not None:
         return sum(len(pool.ordinals(modality)) for modality in modalities)
     return sum(len(view) if modality is None else view.count(modality) for modality in modalities)
+
+
+def _calibration(model: RetrievalModel, view: PoolView) -> Calibration | None:
+    """The model's calibration for what the index keeps; a model of one's own need not have any."""
+    by: Mapping[str, Calibration] = getattr(model, "calibrations", {})
+    return by.get("vectors" if view.has_vectors else "codes")
 
 
 def _find(
@@ -186,45 +158,27 @@ def _scored(view: PoolView, found: RankedItems) -> list[ScoredRow]:
 
 
 def _merge(
-    view: PoolView,
-    tables: Codebooks,
-    several: Sequence[EmbeddedSubquery],
-    found: Sequence[RankedItems],
+    parts: Sequence[list[ScoredRow]],
+    compared: Sequence[Similarities],
+    calibration: Calibration | None,
     k: int,
 ) -> list[ScoredRow]:
-    """One ranking of all modalities; the score is the similarity standardized within its modality."""
-    competing = [(one.subquery.modality, one) for one in several if one.subquery.modality is not None]
-    samples = {modality: _sample_similarity(view, tables, one, modality) for modality, one in competing}
-    ground = backgrounds(samples)
-    scores = [
-        ground[modality].standardize(_similarity(view, tables, one, own))
-        for (modality, one), own in zip(competing, found, strict=True)
-    ]
-    parts = [_scored(view, own) for own in found]
+    """One ranking by confidence, or by standardized similarity without a calibration.
+
+    Where several sub-queries compete, the score is the similarity, whatever ranked the items of each.
+    """
+    if calibration is None:
+        order = standardized(compared)
+    else:
+        order = [confidence_logits(calibration, one) for one in compared]
+        sure = [sigmoid(logits).tolist() for logits in order]
+        parts = [
+            [item._replace(confidence=value) for item, value in zip(*one, strict=True)]
+            for one in zip(parts, sure, strict=True)
+        ]
+    if len(parts) < 2:
+        return [item for part in parts for item in part]
     return [
-        parts[which][rank]._replace(score=float(scores[which][rank]))
-        for which, rank in zip(*merge_rankings(scores, k), strict=True)
+        parts[which][rank]._replace(score=float(compared[which].similar[rank]))
+        for which, rank in zip(*merge_rankings(order, k), strict=True)
     ]
-
-
-def _sample_similarity(
-    view: PoolView, tables: Codebooks, query: EmbeddedSubquery, modality: Modality
-) -> Floats:
-    """Similarities of the sample of a modality to the query: by vectors, or by codes without them."""
-    sample = view.sample(modality)
-    if sample.vectors is not None:
-        return _cosines(sample.vectors, query.phi)
-    assert sample.codes is not None
-    return tables.cosine(query.z, sample.codes)
-
-
-def _similarity(view: PoolView, tables: Codebooks, query: EmbeddedSubquery, found: RankedItems) -> Floats:
-    """The same for the items that were found."""
-    if view.has_vectors:
-        return _cosines(view.vectors(found.rows), query.phi)
-    return tables.cosine(query.z, found.codes)
-
-
-def _cosines(vectors: NDArray[np.float16], phi: Floats) -> Floats:
-    """Cosines of unit vectors; equal rows get equal numbers, which a matrix product does not guarantee."""
-    return np.asarray(np.einsum("nd,d->n", vectors.astype(np.float32), phi))

@@ -29,6 +29,13 @@ class Subquery(NamedTuple):
     modality: Modality | None
     vector: NDArray[np.float32] | None = None  # the embedding itself, unit length
 
+    @property
+    def have(self) -> Modality | None:
+        """The modality of the query itself; of a vector, nobody knows."""
+        if self.vector is not None:
+            return None
+        return Modality.of(image=self.image is not None, text=self.text is not None)
+
 
 def subqueries(query: Query, present: list[Modality]) -> list[Subquery]:
     """The sub-queries of `query` in a pool that has items of the modalities `present`.

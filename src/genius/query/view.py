@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from genius.confidence import SAMPLE
 from genius.query.fresh import FreshRange, Range, fresh_ranges
 from genius.query.modalities import ModalityCounts
 from genius.search.segment import TrieSegment
@@ -21,8 +22,6 @@ from genius.search.trie import Bools, Ints, Trie
 from genius.store.records import MODALITIES
 from genius.store.snapshot import Snapshot
 from genius.types import Modality
-
-SAMPLE = 256  # items of a modality that stand for all of it
 
 
 class ModalitySample(NamedTuple):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
-from genius.engine import SearchResult
 from genius.errors import GeniusError
 from genius.ingest.result import AddResult
+from genius.query.result import SearchResult
 from genius.serve.limits import Limits
 from genius.serve.metrics import Metrics
 from genius.serve.schemas import CodesResponse, ItemPatch, ItemResponse, ListResponse, NewItem, SearchRequest

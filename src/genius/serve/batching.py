@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from genius.engine import SearchResult
 from genius.errors import GeniusError
+from genius.query.result import SearchResult
 from genius.serve.log import LOGGER
 from genius.serve.metrics import Metrics
 from genius.types import Query

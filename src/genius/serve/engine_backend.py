@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from genius.data.images import media_type
-from genius.engine import Engine, SearchResult
+from genius.engine import Engine
 from genius.errors import BadImage, BadInput
 from genius.ingest.item import thumbnail
 from genius.ingest.result import AddResult
 from genius.query.paging import PageCursor
+from genius.query.result import SearchResult
 from genius.serve.backend import NotFound, Status
 from genius.serve.batching import Batcher, Busy, SearchSettings, StillRunning
 from genius.serve.decoding import SIDE, ImageDecoder
@@ -129,7 +130,7 @@ class EngineBackend:
             raise Busy(f"no answer within {seconds}: try again, with a smaller beam or picture") from None
         if result.cursor is not None and len(PageCursor.parse(result.cursor).shown) >= self.limits.depth:
             result = result._replace(cursor=None)
-        return result, batch
+        return result.at_least(ask.at_least), batch
 
     def _search(self, queries: Sequence[Query], settings: SearchSettings) -> list[SearchResult]:
         results = self.engine.results(queries, **settings._asdict())

@@ -78,6 +78,7 @@ def routes(backend: Backend, *, originals: bool) -> APIRouter:
         result, batch = await backend.search(ask)
         answer = {
             "hits": [_hit(hit, originals) for hit in result.hits],
+            "nearest": [_hit(hit, originals) for hit in result.nearest],
             "took_ms": round((time.perf_counter() - started) * 1000, 2),
             "generation": result.generation,
             "changes": result.changes,
@@ -218,6 +219,7 @@ def _hit(hit: Hit, originals: bool) -> dict[str, Any]:
     return {
         "id": hit.id,
         "score": hit.score,
+        "confidence": hit.confidence,
         "rank": hit.rank,
         "modality": hit.modality.value,
         "codes": list(hit.codes),

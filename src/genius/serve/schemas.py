@@ -104,6 +104,7 @@ class SearchRequest(BaseModel):
         max_length=MAX_INSTRUCTION,
         description="A sentence that says what is wanted; empty: none; absent: the default.",
     )
+    at_least: float | None = Field(None, ge=0, le=1, description="Leave out hits of less confidence.")
     limit: Annotated[int, _capped("hits")] = Field(20, ge=1, description="How many hits.")
     beam: Annotated[int | None, _capped("beam")] = Field(
         None, ge=1, description="How many prefixes of codes are followed."
@@ -153,7 +154,10 @@ class ItemResponse(BaseModel):
 class HitResponse(ItemResponse):
     """An item that was found."""
 
-    score: float
+    score: float = Field(description="What ranked it: by default the similarity of query and item.")
+    confidence: float | None = Field(
+        description="How often such answers are right, from 0 to 1; null if the model is not calibrated."
+    )
     rank: int
 
 
@@ -168,6 +172,7 @@ class SearchResponse(BaseModel):
     """Hits, best first, and what it took to find them."""
 
     hits: list[HitResponse]
+    nearest: list[HitResponse] = Field(description="The best there are, if none reaches `at_least`.")
     took_ms: float
     generation: int = Field(description="Generation of the arrays that answered.")
     changes: int = Field(description="Committed changes of the index that the answer knows of.")

@@ -1,0 +1,84 @@
+"""Confidence of an answer: how often answers like it are right on labelled data, from 0 to 1.
+
+    confidence = sigmoid(bias + similarity * s + gap * (s - mean) / deviation)
+
+s is the similarity of query and item; mean and deviation are those of the query's similarities with a sample
+of the items of that modality. So a query that is a little like everything, such as one that means nothing,
+gets little confidence. The weights are fitted for each kind of query and item (`genius calibrate`), and are
+never negative for s: a more similar item is never less sure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genius.errors import ModelMismatch
+from genius.types import Modality
+
+Floats = NDArray[np.float32]
+Kind = tuple[Modality, Modality]  # of the query, of the item
+POOLED = "pooled"  # weights for kinds without labelled data, and for items of several modalities
+SAMPLE = 256  # items of a modality whose similarities are the background of a query
+FLOOR = 1e-3  # smallest deviation, for items that are all alike
+
+
+class ConfidenceWeights(NamedTuple):
+    """The weights of one kind of query and item."""
+
+    bias: float
+    similarity: float
+    gap: float
+
+
+class Calibration(NamedTuple):
+    """Weights by kind, and those for all others."""
+
+    kinds: Mapping[Kind, ConfidenceWeights]
+    pooled: ConfidenceWeights
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> Calibration | None:
+        """The calibration in a table of model.toml; None if there is none. Raises ModelMismatch."""
+        if not table:
+            return None
+        try:
+            weights = {name: ConfidenceWeights(*map(float, values)) for name, values in table.items()}
+            pooled = weights.pop(POOLED)
+            kinds = {tuple(map(Modality, name.split("_to_"))): own for name, own in weights.items()}
+            return cls({(have, want): own for (have, want), own in kinds.items()}, pooled)
+        except (TypeError, ValueError, KeyError) as error:
+            reason = f"the model's table of confidence cannot be read ({error})"
+            raise ModelMismatch(f"{reason}: run `genius calibrate` again") from None
+
+    def table(self) -> dict[str, list[float]]:
+        """What `from_table` reads."""
+        kinds = {f"{have}_to_{want}": own for (have, want), own in self.kinds.items()}
+        rows = {**kinds, POOLED: self.pooled}
+        return {name: [round(value, 4) for value in own] for name, own in rows.items()}
+
+    def logits(self, have: Modality | None, want: Modality | None, similar: Floats, sample: Floats) -> Floats:
+        """Log-odds that items with these similarities are right; `sample` has those of the background.
+
+        `have` and `want` are the modalities of query and items; None is unknown, or several.
+        """
+        known = have is not None and want is not None
+        weights = self.kinds.get((have, want), self.pooled) if known else self.pooled  # type: ignore[arg-type]
+        gaps = background_gaps(similar, sample)
+        return np.asarray(weights.bias + weights.similarity * similar + weights.gap * gaps, dtype=np.float32)
+
+
+def background_gaps(similar: Floats, sample: Floats) -> Floats:
+    """How far similarities are above the background of a query, in its standard deviations."""
+    if not len(sample):
+        return np.zeros_like(similar)
+    deviation = max(float(sample.std()), FLOOR)
+    return np.asarray((similar - np.float32(sample.mean())) / np.float32(deviation))
+
+
+def sigmoid(logits: NDArray[Any]) -> NDArray[np.float64]:
+    """1 / (1 + exp(-x)), without overflow."""
+    return np.asarray(0.5 * (1 + np.tanh(0.5 * np.asarray(logits, dtype=np.float64))))

@@ -1,0 +1,72 @@
+"""Similarities of what sub-queries found, on scales that can be compared between modalities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genius.confidence import Calibration
+from genius.query.embedding import EmbeddedSubquery
+from genius.query.merging import backgrounds
+from genius.query.subqueries import Subquery
+from genius.query.view import PoolView
+from genius.search.codebooks import Codebooks
+from genius.search.rank import RankedItems
+from genius.types import Modality
+
+Floats = NDArray[np.float32]
+
+
+class Similarities(NamedTuple):
+    """Similarities of one sub-query: with the items it found, and with a sample of those it searched."""
+
+    subquery: Subquery
+    similar: Floats  # (found,), in the order of the ranking
+    sample: Floats  # (sampled,)
+
+
+def compare(view: PoolView, tables: Codebooks, query: EmbeddedSubquery, found: RankedItems) -> Similarities:
+    """Similarities by vectors, or by codes where the index keeps no vectors."""
+    if view.has_vectors:
+        similar = _cosines(view.vectors(found.rows), query.phi)
+    else:
+        similar = tables.cosine(query.z, found.codes)
+    modality = query.subquery.modality
+    searched = view.present if modality is None else [modality]
+    samples = [_sample_similarity(view, tables, query, one) for one in searched]
+    return Similarities(query.subquery, similar, np.concatenate(samples) if samples else similar[:0])
+
+
+def confidence_logits(calibration: Calibration, one: Similarities) -> Floats:
+    """Log-odds that the items of a ranking are right; they never rise along it."""
+    logits = calibration.logits(one.subquery.have, one.subquery.modality, one.similar, one.sample)
+    return np.minimum.accumulate(logits)
+
+
+def standardized(several: Sequence[Similarities]) -> list[Floats]:
+    """The similarities of rankings that compete, standardized within their modalities."""
+    samples = {one.subquery.modality: one.sample for one in several if one.subquery.modality is not None}
+    ground = backgrounds(samples)
+    return [
+        ground[one.subquery.modality].standardize(one.similar)
+        for one in several
+        if one.subquery.modality is not None
+    ]
+
+
+def _sample_similarity(
+    view: PoolView, tables: Codebooks, query: EmbeddedSubquery, modality: Modality
+) -> Floats:
+    sample = view.sample(modality)
+    if sample.vectors is not None:
+        return _cosines(sample.vectors, query.phi)
+    assert sample.codes is not None
+    return tables.cosine(query.z, sample.codes)
+
+
+def _cosines(vectors: NDArray[np.float16], phi: Floats) -> Floats:
+    """Cosines of unit vectors; equal rows get equal numbers, which a matrix product does not guarantee."""
+    return np.asarray(np.einsum("nd,d->n", vectors.astype(np.float32), phi))
