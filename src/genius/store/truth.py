@@ -96,11 +96,13 @@ class Truth(Database):
         """Give the items of these rows other codes, (n, levels); the caller holds the transaction."""
         query = f"SELECT {_CONTENT}, vector FROM items WHERE row = ?"
         update = "UPDATE items SET codes = ?, content_sum = ?, codes_sum = ? WHERE row = ?"
-        for row, own in zip(rows.tolist(), codes, strict=True):
-            *values, vector = self.connection.execute(query, (row,)).fetchone()
-            record = replace(self._record(tuple(values)), codes=own)
-            columns = replace(record, vector=_vector(vector)).columns()
-            self.connection.execute(update, (columns[11], columns[13], columns[14], row))
+        for row, own in zip(rows.tolist(), np.ascontiguousarray(codes, dtype="<u2"), strict=True):
+            (_, *content, expected, vector) = self.connection.execute(query, (row,)).fetchone()
+            if checksum(content) != expected:
+                raise corrupt(self.file, f"row {row} fails its checksum")
+            content[-1] = own.tobytes()
+            sums = checksum(content), checksum((content[1], content[-1], vector))
+            self.connection.execute(update, (content[-1], *sums, row))
 
     def vectors(self, rows: Rows, dim: int) -> Vectors:
         """The vectors of these rows, (n, dim), checksums verified."""
@@ -310,10 +312,6 @@ class Truth(Database):
             codes.astype(np.uint16, copy=False),
             vectors,
         )
-
-
-def _vector(raw: bytes | None) -> Vectors | None:
-    return None if raw is None else np.frombuffer(raw, dtype="<f2").astype(np.float16, copy=False)
 
 
 def _path(raw: bytes | None) -> str | None:
