@@ -492,6 +492,7 @@ def _hits(answer: Any) -> list[Hit]:
             path=hit["path"],
             meta=hit["meta"],
             confidence=hit["confidence"],
+            missing=hit["missing"],
         )
         for hit in answer["hits"]
     ]

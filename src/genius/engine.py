@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 from genius.data.images import open_image
 from genius.data.remote import RemotePath
 from genius.data.report import Report
-from genius.data.tables import TableOptions
+from genius.data.rows import TableOptions
 from genius.data.validate import valid_id
 from genius.errors import BadInput, IndexCorrupt, IndexNotFound, ModelMismatch, ModelNotFound
 from genius.ingest.add import add_items
@@ -205,6 +207,7 @@ class Engine:
         items: Iterable[Item],
         *,
         source: str | None = None,
+        allow_urls: bool = False,
         report: Report | None = None,
         progress: Callable[[AddResult], None] | None = None,
         fit: str = "auto",
@@ -213,7 +216,7 @@ class Engine:
 
         Unchanged items are not encoded again, bad ones are skipped and named in the result's report. In an
         index for an encoder without trained codes, these are fitted at the end once that is worth it, unless
-        `fit` is `never`.
+        `fit` is `never`. With `allow_urls`, an image may be an address of the web, which is fetched.
         """
         if fit not in ("auto", "never"):
             raise BadInput(f"fit {fit!r}: use auto or never")
@@ -226,7 +229,15 @@ class Engine:
             self.index.refresh()
             if model.fingerprint != self.index.settings["fingerprint"]:
                 model = self.model  # it was fitted anew in between
-            added = add_items(self.index, model, items, source=source, report=report, progress=progress)
+            added = add_items(
+                self.index,
+                model,
+                items,
+                source=source,
+                allow_urls=allow_urls,
+                report=report,
+                progress=progress,
+            )
             self.index.compact_if_due()
             if fit == "auto" and self.index.settings.get("fit") and self.fit_is_due():
                 self.fit()
@@ -245,9 +256,9 @@ class Engine:
         if isinstance(changes, Item):
             raise BadInput("update takes several changes: call update([item]) for one")
         with self.index.writing():
-            pass  # as for `add`
-        updated = update_items(self.index, lambda: self.model, changes, report=report, progress=progress)
-        self.index.compact_if_due()
+            self.index.refresh()
+            updated = update_items(self.index, lambda: self.model, changes, report=report, progress=progress)
+            self.index.compact_if_due()
         return updated
 
     def add_from(
@@ -257,6 +268,7 @@ class Engine:
         exclude: Sequence[str] = (),
         prune: bool = False,
         update: bool = False,
+        tables: TableOptions | None = None,
         report: Report | None = None,
         progress: Callable[[AddResult], None] | None = None,
         fit: str = "auto",
@@ -265,22 +277,31 @@ class Engine:
 
         `exclude` has patterns of names to leave out. With `prune`, items are removed that `path` had before
         and has no longer; none, where a folder or a line could not be read. With `update`, the rows of a
-        table change stored items in part, as in `update`.
+        table change stored items in part, as in `update`. `tables` says which columns are what, and whether
+        images of the web are fetched.
         """
         source = ItemSource.of(path)
         report = Report() if report is None else report
+        tables = replace(tables or TableOptions(), partial=update)
         if update:
             if source.root is not None or prune:
                 raise BadInput("an update reads a table whose rows have ids, and prunes nothing")
-            changes = source.items(self.index, exclude, report, TableOptions(partial=True))
+            changes = source.items(self.index, exclude, report, tables)
             return self.update(changes, report=report, progress=progress)
         if prune:
             report.ids = set()
         seen: set[str] = set()
-        items = source.items(self.index, exclude, report)
+        items = source.items(self.index, exclude, report, tables)
         if prune:
             items = noting_ids(items, seen)
-        result = self.add(items, source=source.label, report=report, progress=progress, fit=fit)
+        result = self.add(
+            items,
+            source=source.label,
+            allow_urls=tables.allow_urls,
+            report=report,
+            progress=progress,
+            fit=fit,
+        )
         if prune and not report.unknown:
             result.removed = self.prune(source.label, seen | source.kept_ids(report.ids or set()))
         return result
@@ -730,6 +751,7 @@ def _hits(ranked: Sequence[ScoredRow], records: dict[int, Record], first_rank: i
             path=record.path,
             meta=json.loads(record.meta),
             confidence=answer.confidence,
+            missing=record.path is not None and not os.path.exists(record.path),  # noqa: PTH110
         )
         for number, (answer, record) in enumerate(there, start=first_rank)
     ]

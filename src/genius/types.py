@@ -147,6 +147,7 @@ class Hit:
     path: str | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
     confidence: float | None = None
+    missing: bool = False  # its file is not where it was
 
 
 class FacetCount(NamedTuple):

@@ -155,3 +155,14 @@ def test_help_tells_the_exit_code_of_every_error(genius):
     told = " ".join(genius("--help").out.split())
     codes = {kind.exit_code for kind in GeniusError.__subclasses__()}
     assert len(codes) >= 9 and all(f" {code} " in told for code in codes)
+
+
+def test_check_looks_for_files_that_went(genius, pictures):
+    genius("index", pictures, "--to", "idx")
+    assert genius("check", "--files", "--in", "idx").out == "10 files, all where they were\n"
+    (pictures / "red.png").rename(pictures / "rot.png")
+    done = genius("check", "--files", "--in", "idx")
+    assert done.code == 2 and done.out.startswith("moved  red.png") and "rot.png" in done.out
+    assert "1 of 10 files are not where they were, 1 of them moved" in done.err
+    found = genius("search", "red", "--want", "image", "-k", 1, "--in", "idx").out
+    assert "(file not found)" in found

@@ -9,6 +9,8 @@ import pytest
 from PIL import Image
 
 from genius import Item, Modality
+from genius.data.rows import TableOptions
+from genius.ingest.missing import missing_files
 
 
 @pytest.fixture
@@ -112,3 +114,45 @@ def test_a_row_whose_image_is_missing_keeps_its_text(make_engine, tmp_path) -> N
     table.write_text("\n".join(map(json.dumps, rows)))
     assert "left as it is" in dict(engine.add_from(table).skipped)["a"]
     assert engine.get("a").modality is Modality.PAIR
+
+
+def test_an_image_of_the_web_is_fetched_once(make_engine, tmp_path, monkeypatch) -> None:
+    engine, table = make_engine(), tmp_path / "items.jsonl"
+    Image.new("RGB", (32, 32), "red").save(tmp_path / "red.png")
+    asked: list[str] = []
+
+    def fetch(url: str) -> bytes:
+        asked.append(url)
+        return (tmp_path / "red.png").read_bytes()
+
+    monkeypatch.setattr("genius.data.remote.fetch_image", fetch)
+    table.write_text('{"id": "a", "image": "https://x.test/a.png", "text": "red", "price": 1}')
+    result = engine.add_from(table)
+    assert "--allow-urls" in result.report.notes[0].reason and not asked
+    for price, expected in ((1, (0, 1, 0)), (1, (0, 0, 1)), (2, (0, 1, 0))):
+        row = {"id": "a", "image": "https://x.test/a.png", "text": "red", "price": price}
+        table.write_text(json.dumps(row))
+        result = engine.add_from(table, tables=TableOptions(allow_urls=True))
+        assert (result.added, result.updated, result.unchanged) == expected
+    assert len(asked) == 1 and engine.get("a").modality is Modality.PAIR
+    assert meta(engine, "a") == {"uri": "https://x.test/a.png", "price": 2}
+
+
+def test_files_that_moved_or_went(make_engine, tmp_path) -> None:
+    engine, folder = make_engine(), tmp_path / "photos"
+    folder.mkdir()
+    for colour in ("red", "green", "blue"):
+        Image.new("RGB", (32, 32), colour).save(folder / f"{colour}.png")
+    engine.add_from(folder)
+    assert missing_files(engine.index).missing == []
+    (folder / "2020").mkdir()
+    (folder / "red.png").rename(folder / "2020" / "rouge.png")
+    (folder / "blue.png").unlink()
+    report = missing_files(engine.index)
+    assert report.files == 3
+    assert {one.id: one.now for one in report.missing} == {
+        "red.png": str(folder / "2020" / "rouge.png"),
+        "blue.png": None,
+    }
+    hits = {hit.id: hit.missing for hit in engine.search("red", k=3)}
+    assert hits == {"red.png": True, "green.png": False, "blue.png": True}

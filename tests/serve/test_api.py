@@ -54,7 +54,19 @@ def test_a_search_answers_as_the_engine_does(client, engine):
     assert {"hits", "nearest", *told} == set(answer)
     assert answer["beams"] > 0 and answer["leaves"] >= 7 and answer["batch"] == 1
     first = answer["hits"][0]
-    shown = {"id", "score", "confidence", "rank", "modality", "codes", "text", "image", "meta", "path"}
+    shown = {
+        "id",
+        "score",
+        "confidence",
+        "missing",
+        "rank",
+        "modality",
+        "codes",
+        "text",
+        "image",
+        "meta",
+        "path",
+    }
     assert set(first) == shown
     assert first["rank"] == 1 and len(first["codes"]) == 5
     assert len(response.headers["x-request-id"]) == 12

@@ -27,6 +27,7 @@ from genius.types import DEFAULT_MODEL
 if TYPE_CHECKING:
     from genius.data.remote import RemotePath
     from genius.data.report import Report
+    from genius.data.rows import TableOptions
     from genius.engine import Engine
     from genius.ingest.result import AddResult
     from genius.ingest.source import ItemSource
@@ -71,6 +72,16 @@ def index(
     update: Annotated[
         bool, typer.Option("--update", help="Rows change stored items; what they do not name stays.")
     ] = False,
+    columns: Annotated[
+        str | None, typer.Option(help="Which columns are what: id=sku,text=title,description,image=photo.")
+    ] = None,
+    delimiter: Annotated[
+        str | None, typer.Option(help="Between the cells of a CSV (default: guessed).")
+    ] = None,
+    encoding: Annotated[str | None, typer.Option(help="Of a table, as cp1252 (default: guessed).")] = None,
+    allow_urls: Annotated[
+        bool, typer.Option("--allow-urls", help="Fetch images of tables from the web.")
+    ] = False,
     exclude: Annotated[
         list[str] | None, typer.Option(help="Leave out what matches, as `*.gif`; repeatable.")
     ] = None,
@@ -98,7 +109,9 @@ def index(
 
     Stopped and run again, it goes on where it was.
     """
+    from genius.data.columns import parse_columns
     from genius.data.remote import expanded
+    from genius.data.rows import TableOptions
     from genius.engine import Engine
     from genius.ingest.source import ItemSource
 
@@ -106,8 +119,9 @@ def index(
     for place in (source.place for source in sources):
         if isinstance(place, Path) and not place.exists():
             raise BadInput(f"no folder or file at {place}: check the spelling")
-    if update and cluster is not None:
-        raise BadInput("--update works without --cluster")
+    tables = TableOptions(parse_columns(columns) if columns else {}, delimiter, encoding, allow_urls)
+    if cluster is not None and (update or tables != TableOptions()):
+        raise BadInput("--update, --columns, --delimiter, --encoding and --allow-urls work without --cluster")
     with (
         Engine.open_or_create(
             to, model, encoder=encoder, dim=_width(encoder, to, sources), vectors=vectors, device=device
@@ -118,7 +132,9 @@ def index(
         try:
             if cluster is None:
                 for source in sources:
-                    _count_in(summary, source, _index_source(engine, source, exclude or [], prune, update))
+                    _count_in(
+                        summary, source, _index_source(engine, source, exclude or [], prune, update, tables)
+                    )
             else:
                 _index_on_cluster(engine, sources, exclude or [], prune, summary, cluster, workers, parts)
         except (KeyboardInterrupt, SystemExit):
@@ -233,7 +249,7 @@ def _index_on_cluster(
 
 
 def _index_source(
-    engine: Engine, source: ItemSource, exclude: list[str], prune: bool, update: bool
+    engine: Engine, source: ItemSource, exclude: list[str], prune: bool, update: bool, tables: TableOptions
 ) -> AddResult:
     with progress(_count(source.place), f"index {source.place.name}") as done:
         added = engine.add_from(
@@ -241,6 +257,7 @@ def _index_source(
             exclude=exclude,
             prune=prune,
             update=update,
+            tables=tables,
             fit="never",
             progress=lambda so_far: done(so_far.done),
         )

@@ -78,11 +78,17 @@ def check(
     repair: Annotated[
         bool, typer.Option("--repair", help="Save what can be read and build the rest anew.")
     ] = False,
+    files: Annotated[
+        bool, typer.Option("--files", help="Look for pictures that moved or went, instead.")
+    ] = False,
     folder: IndexFolder = DEFAULT_INDEX,
 ) -> None:
     """Verify a whole index; exit code 6 if it is damaged."""
     from genius.store import check as checking
 
+    if files:
+        _check_files(folder)
+        return
     if not repair:
         findings = checking.check(folder)
         for problem in (*findings.truth, *findings.cache, *findings.model):
@@ -104,6 +110,25 @@ def check(
         print("built the cache anew, nothing is lost")
     else:
         print(f"{findings.items} items, nothing wrong")
+
+
+def _check_files(folder: Path) -> None:
+    from genius.data.report import printable
+    from genius.ingest.missing import missing_files
+    from genius.store.index import Index
+
+    with Index.open(folder) as index:
+        found = missing_files(index)
+    for one in found.missing:
+        print(f"gone   {printable(one.id)}  {printable(one.path)}" if one.now is None else
+              f"moved  {printable(one.id)}  {printable(one.path)} -> {printable(one.now)}")  # fmt: skip
+    if found.missing:
+        moved = sum(one.now is not None for one in found.missing)
+        raise BadInput(
+            f"{len(found.missing)} of {found.files} files are not where they were, {moved} of them moved: "
+            "index their folder again with --prune, or `genius remove` them"
+        )
+    print(f"{found.files} files, all where they were")
 
 
 def compact(folder: IndexFolder = DEFAULT_INDEX) -> None:

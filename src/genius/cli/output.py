@@ -67,6 +67,8 @@ def hit_fields(hit: Hit) -> dict[str, Any]:
         fields["text"] = hit.text
     if hit.path is not None:
         fields["path"] = printable(hit.path)
+    if hit.missing:
+        fields["missing"] = True
     return fields | {"meta": dict(hit.meta)}
 
 
@@ -162,7 +164,7 @@ def _table(hits: Sequence[Hit]) -> Iterator[str]:
     sure = hits[0].confidence is not None
     rows = [["rank", *(["confidence"] if sure else []), "score", "modality", "id", "text"]]
     for hit in hits:
-        text = printable(" ".join((hit.text or "").split()))
+        text = ("(file not found) " if hit.missing else "") + printable(" ".join((hit.text or "").split()))
         chance = [] if hit.confidence is None else [f"{hit.confidence:.2f}"]
         numbers = [str(hit.rank), *chance, f"{hit.score:.4f}"]
         rows.append([*numbers, hit.modality.value, printable(hit.id), text])

@@ -11,7 +11,7 @@ from typing import Any
 from genius.data.images import SUFFIXES
 from genius.data.raw import RAW_SUFFIXES
 from genius.data.report import Report, printable
-from genius.data.texts import UserText, read_text
+from genius.data.texts import REPLACED, UserText, read_text
 from genius.errors import BadInput
 from genius.types import Item
 
@@ -137,6 +137,8 @@ def _text(root: AnyPath, file: AnyPath, report: Report) -> UserText:
         return UserText("")
     if not text.text:
         report.skip(file, "empty text", _id(root, file))
+    elif REPLACED in text.flags:
+        report.note(file, "characters could not be read and were replaced")
     return text
 
 

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from genius.data.columns import renamed, require_columns
 from genius.data.report import Report, printable
+from genius.data.rows import TableOptions, item_of, skip_row
 from genius.errors import BadData, BadInput, MissingExtra
 
 if TYPE_CHECKING:
     from genius.data.remote import RemotePath
-    from genius.data.tables import TableOptions
     from genius.types import Item
 
 ROWS_AT_ONCE = 256  # images may be inside
@@ -25,7 +26,6 @@ def read_parquet(file: Path | RemotePath, report: Report, options: TableOptions)
     A row without id is called by the file and its number.
     """
     from genius.data.remote import INSTALL
-    from genius.data.tables import item_of, skip_row
 
     try:
         from pyarrow.lib import ArrowException
@@ -36,7 +36,9 @@ def read_parquet(file: Path | RemotePath, report: Report, options: TableOptions)
     try:
         with file.open("rb") as stream, ParquetFile(stream) as opened:
             names = {name.lower() for name in opened.schema_arrow.names}
-            if not names & {"image", "path", "text", "vector"} and not options.partial:
+            if options.columns:
+                require_columns(options.columns, opened.schema_arrow.names, file)
+            elif not names & {"image", "path", "text", "vector"} and not options.partial:
                 raise BadData(
                     f"{printable(file)}: no column is called image, path, text or vector: name one so"
                 )
@@ -47,7 +49,7 @@ def read_parquet(file: Path | RemotePath, report: Report, options: TableOptions)
                     fields: dict[str, Any] = {}
                     try:
                         (row,) = batch.slice(start, 1).to_pylist()
-                        fields, data = _fields(row)
+                        fields, data = _fields(renamed(row, options.columns))
                         fields |= {} if vectors is None else {"vector": vectors[start]}
                         item = item_of(fields, file.parent, data, f"{file.name}/{number}", options)
                     except (ValueError, OverflowError, ArrowException, BadInput) as error:

@@ -1,7 +1,7 @@
 """Files behind URIs, such as s3://bucket/items.jsonl: pyarrow's file systems, else what fsspec knows.
 
 A `RemotePath` has as much of a `Path` as readers and writers need; requests that fail are repeated.
-Pages of the web are never fetched.
+Images of the web are fetched only on demand: see `genius.data.urls`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from genius.data.images import MAX_BYTES
 from genius.data.report import printable
+from genius.data.urls import NOT_FETCHED, fetch_image, is_url
 from genius.errors import BadImage, BadInput, MissingExtra, MissingImage, StorageError
 
 if TYPE_CHECKING:
@@ -285,11 +286,16 @@ class _storage_errors:  # noqa: N801 (used as a statement)
             raise OSError(error.errno or 5, printable(error) or "no such file", self.uri) from None
 
 
-def fetched(item: Item) -> Item:
+def fetched(item: Item, allow_urls: bool = False) -> Item:
     """The item with the bytes of its image, if that is behind a URI; the URI is kept in its meta.
 
-    Raises BadImage if it cannot be read.
+    Raises BadImage if it cannot be read, MissingImage for an address of the web unless that may be fetched.
     """
+    if is_url(item.image):
+        url = str(item.image)
+        if not allow_urls:
+            raise MissingImage(f"{printable(url)}: {NOT_FETCHED}")
+        return replace(item, image=fetch_image(url), meta={"uri": url, **item.meta})
     if not is_uri(item.image):
         return item
     uri = str(item.image)

@@ -60,6 +60,7 @@ class Report:
     reasons: Counter[str] = field(default_factory=Counter)
     names: list[Skipped] = field(default_factory=list)
     ids: set[str] | None = None  # of skipped items, collected only if it is a set: for `--prune`
+    said: list[str] = field(default_factory=list)  # how a source was read, where that is not obvious
     noted: int = 0  # items that were read in part
     notes: list[Skipped] = field(default_factory=list)  # the first of them, with what is missing
     unknown: int = 0  # skipped folders and lines that may hold items of ids we do not know
@@ -80,6 +81,11 @@ class Report:
         known = ending in self.ignored or len(self.ignored) < self.keep
         self.ignored[ending if known and len(ending) <= 12 else _OTHER_FILES] += 1
 
+    def say(self, line: object) -> None:
+        """Tell how a source was read."""
+        if len(self.said) < self.keep:
+            self.said.append(printable(line))
+
     def note(self, name: object, what: object) -> None:
         """Count `name` as read in part; `what` says what is missing."""
         self.noted += 1
@@ -88,6 +94,7 @@ class Report:
 
     def lines(self) -> Iterator[str]:
         """The report for people: a total, then one line per name that is remembered."""
+        yield from self.said
         yield from _listed(f"{self.skipped} skipped", self.skipped, self.names)
         yield from _listed(f"{self.noted} read in part", self.noted, self.notes)
         yield from _ignored(self.ignored)

@@ -10,19 +10,26 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from genius.data.folder import TEXT_SUFFIX, item_id, read_files, read_folder
+from genius.data.columns import (
+    UTF8,
+    guess_delimiter,
+    guess_encoding,
+    parse_delimiter,
+    renamed,
+    require_columns,
+)
+from genius.data.folder import TEXT_SUFFIX, read_files, read_folder
 from genius.data.images import SUFFIXES
-from genius.data.lines import json_object, numbered_lines
+from genius.data.lines import MAX_LINE, json_object, numbered_lines
 from genius.data.parquet import read_parquet
-from genius.data.remote import RemotePath, is_uri, location
-from genius.data.report import Report, is_printable, printable
+from genius.data.remote import RemotePath, location
+from genius.data.report import Report, printable
+from genius.data.rows import FIELDS, PLAIN, TableOptions, is_file, item_of, skip_row
 from genius.data.tars import read_tar
-from genius.data.texts import UserText, clean_text
-from genius.data.validate import unit_vector, valid_meta
+from genius.data.texts import REPLACED
 from genius.data.vectors import SUFFIXES as VECTOR_SUFFIXES
 from genius.data.vectors import read_vectors
 from genius.errors import BadData, BadInput
@@ -30,17 +37,8 @@ from genius.types import Item
 
 JSON_SUFFIXES = (".jsonl", ".ndjson")
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_FIELDS = frozenset(("id", "image", "path", "text", "meta", "vector"))
-
-
-@dataclass(frozen=True, slots=True)
-class TableOptions:
-    """How the rows of a table become items."""
-
-    partial: bool = False  # rows change stored items, so they need neither image nor text
-
-
-PLAIN = TableOptions()
+SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
+MAX_JSON = 256 * 2**20  # bytes of a file that is read as a whole
 
 
 def read_items(
@@ -49,7 +47,7 @@ def read_items(
     report: Report | None = None,
     options: TableOptions = PLAIN,
 ) -> Iterator[Item]:
-    """The items in a folder, a JSONL, CSV, TSV or Parquet file, a tar shard, or a single image or text file.
+    """The items in a folder, a JSONL, JSON, CSV, TSV or Parquet file, a tar shard, or a single image or text.
 
     `path` may be a URI: see `genius.data.remote`.
     """
@@ -61,10 +59,12 @@ def read_items(
             return _read_remote_folder(place, exclude, report)
     elif place.is_dir():
         return read_folder(place, exclude, report)
-    elif not _is_file(place):
+    elif not is_file(place):
         raise BadInput(f"no folder or file at {printable(place)}")
     if suffix in JSON_SUFFIXES:
         return read_jsonl(place, report, options)
+    if suffix == ".json":
+        return read_json(place, report, options)
     if suffix in DELIMITERS:
         return read_csv(place, report, options)
     if suffix == ".parquet":
@@ -75,8 +75,22 @@ def read_items(
         return read_vectors(place, report)
     if suffix in SUFFIXES or suffix == TEXT_SUFFIX:
         return read_files(place.parent, place.parent, [place.name], report)
+    if suffix in SPREADSHEETS:
+        raise BadInput(
+            f"{printable(place)} is a spreadsheet: save it as CSV (UTF-8) in the program that made it, then "
+            "index the .csv; --columns says which column is what"
+        )
     known = ", ".join(
-        (*JSON_SUFFIXES, *DELIMITERS, ".parquet", ".tar", *VECTOR_SUFFIXES, TEXT_SUFFIX, *sorted(SUFFIXES))
+        (
+            *JSON_SUFFIXES,
+            ".json",
+            *DELIMITERS,
+            ".parquet",
+            ".tar",
+            *VECTOR_SUFFIXES,
+            TEXT_SUFFIX,
+            *sorted(SUFFIXES),
+        )
     )
     raise BadInput(f"cannot tell what {printable(place)} holds: give a folder or a file ending in {known}")
 
@@ -84,7 +98,7 @@ def read_items(
 def is_table(place: Path | RemotePath) -> bool:
     """Whether a file, by its name, has rows or members with ids of their own."""
     suffix = place.suffix.lower()
-    return suffix in JSON_SUFFIXES or suffix in DELIMITERS or suffix in (".parquet", ".tar", *VECTOR_SUFFIXES)
+    return suffix in (*JSON_SUFFIXES, ".json", *DELIMITERS, ".parquet", ".tar", *VECTOR_SUFFIXES)
 
 
 def _read_remote_folder(root: RemotePath, exclude: Sequence[str], report: Report) -> Iterator[Item]:
@@ -97,34 +111,97 @@ def read_jsonl(file: Path | RemotePath, report: Report, options: TableOptions = 
     for number, line in numbered_lines(file):
         fields: Mapping[str, Any] = {}
         try:
-            fields = json_object(line)
+            fields = renamed(json_object(_recoded(line, options)), options.columns)
             item = item_of(fields, file.parent, options=options)
         except (ValueError, BadInput) as error:
             skip_row(report, f"{file}:{number}", error, fields)
             continue
-        report.read += 1
-        yield item
+        yield _counted(item, report, f"{file}:{number}")
+
+
+def _recoded(line: bytes | None, options: TableOptions) -> bytes | None:
+    return line if line is None or options.encoding is None else line.decode(options.encoding).encode()
+
+
+def _counted(item: Item, report: Report, where: str) -> Item:
+    report.read += 1
+    if REPLACED in item.meta.get("text_flags", ()):
+        report.note(where, "characters could not be read and were replaced")
+    return item
+
+
+def read_json(file: Path | RemotePath, report: Report, options: TableOptions = PLAIN) -> Iterator[Item]:
+    """The items in `file`: a JSON array of objects, or an object with one such array in it."""
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(MAX_JSON + 1)
+        if len(data) > MAX_JSON:
+            raise BadData(
+                f"{printable(file)}: more than {MAX_JSON >> 20} MB; write it as JSONL, a row a line"
+            )
+        found = json.loads(data.decode(options.encoding or "utf-8-sig"))
+    except OSError as error:
+        raise BadData(f"{printable(file)}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        raise BadData(f"{printable(file)}: not JSON ({printable(error)})") from None
+    if isinstance(found, dict):
+        arrays = [value for value in found.values() if isinstance(value, list)]
+        found = arrays[0] if len(arrays) == 1 else [found]
+    if not isinstance(found, list):
+        raise BadData(f"{printable(file)}: an array of objects is expected")
+    for number, row in enumerate(found, start=1):
+        fields: Mapping[str, Any] = {}
+        try:
+            fields = renamed(json_object(json.dumps(row).encode()), options.columns)
+            item = item_of(fields, file.parent, options=options)
+        except (ValueError, BadInput) as error:
+            skip_row(report, f"{file}:{number}", error, fields)
+            continue
+        yield _counted(item, report, f"{file}:{number}")
 
 
 def read_csv(file: Path | RemotePath, report: Report, options: TableOptions = PLAIN) -> Iterator[Item]:
     """The items in `file`, whose first line names the columns; an empty cell is an absent value."""
     try:
+        encoding = options.encoding or guess_encoding(file)
+        if options.encoding is None and encoding != UTF8:
+            report.say(f"{file} is not UTF-8: read as {encoding}; --encoding names another one")
         # undecodable bytes become surrogates: right in paths, reported and replaced in texts
-        with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
-            reader = csv.reader(stream, delimiter=DELIMITERS.get(file.suffix.lower(), ","))
+        errors = "replace" if encoding == "utf-16" else "surrogateescape"
+        with file.open(encoding=encoding, errors=errors, newline="") as stream:
+            reader = csv.reader(stream, delimiter=_delimiter(file, encoding, options, report))
             columns = _columns(reader, file, options)
             for number, cells in _rows(reader, file, report):
                 fields: Mapping[str, Any] = dict(zip(columns, cells, strict=False))
                 try:
-                    fields = _fields(columns, cells)
+                    fields = renamed(_fields(columns, cells), options.columns)
                     item = item_of(fields, file.parent, options=options)
                 except (ValueError, BadInput) as error:
                     skip_row(report, f"{file}:{number}", error, fields)
                     continue
-                report.read += 1
-                yield item
+                yield _counted(item, report, f"{file}:{number}")
+    except LookupError:
+        raise BadInput(
+            f"unknown encoding {options.encoding!r}: use a name such as cp1252 or utf-16"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise BadData(
+            f"{printable(file)}: cannot be read as {error.encoding}; name another --encoding"
+        ) from None
     except OSError as error:
         raise BadData(f"{printable(file)}: cannot be read ({error.strerror})") from None
+
+
+def _delimiter(file: Path | RemotePath, encoding: str, options: TableOptions, report: Report) -> str:
+    usual = DELIMITERS.get(file.suffix.lower(), ",")
+    if options.delimiter is not None:
+        return parse_delimiter(options.delimiter)
+    with file.open(encoding=encoding, errors="replace", newline="") as stream:
+        found = guess_delimiter(stream.readline(MAX_LINE), usual)
+    if found != usual:
+        name = "tab" if found == "\t" else found
+        report.say(f"{file}: its cells are separated by {name!r}; --delimiter names another one")
+    return found
 
 
 def _columns(reader: Any, file: Path | RemotePath, options: TableOptions) -> list[str]:
@@ -132,10 +209,14 @@ def _columns(reader: Any, file: Path | RemotePath, options: TableOptions) -> lis
         names = [name.strip() for name in next(reader, [])]
     except csv.Error as error:
         raise BadData(f"{printable(file)}:1: {error}") from None
-    columns = [name.lower() if name.lower() in _FIELDS else name for name in names]
+    if options.columns:
+        require_columns(options.columns, names, file)
+        return names
+    columns = [name.lower() if name.lower() in FIELDS else name for name in names]
     if not {"image", "path", "text", "vector"} & set(columns) and not options.partial:
         raise BadData(
-            f"{printable(file)}:1: no column is called image, path, text or vector: name one so in line 1"
+            f"{printable(file)}:1: no column is called image, path, text or vector: name one so in line 1, "
+            "or say with --columns which is which"
         )
     return columns
 
@@ -160,80 +241,3 @@ def _fields(columns: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:
     if "meta" in fields:
         fields["meta"] = json_object(fields["meta"].encode(errors="surrogateescape"))
     return fields
-
-
-def item_of(
-    fields: Mapping[str, Any],
-    folder: Path | RemotePath,
-    data: bytes | None = None,
-    name: str | None = None,
-    options: TableOptions = PLAIN,
-) -> Item:
-    """The item that `fields` describe; raises ValueError or BadInput with the reason if there is none.
-
-    Image paths start from `folder`; `data` are the bytes of an image that lies within, and `name` is the id
-    where the fields have none.
-    """
-    image, text = _string(fields, "image") or _string(fields, "path"), _string(fields, "text")
-    cleaned = clean_text(text) if text else UserText("")
-    vector = fields.get("vector")
-    if isinstance(vector, str):  # a cell of a CSV
-        vector = json.loads(vector)
-    if vector is not None:
-        unit_vector(vector)
-    elif not image and data is None and not cleaned.text and not options.partial:
-        raise ValueError("neither image nor text" if text is None else "empty text and no image")
-    source: str | Path | bytes | None = data
-    if data is None and image:
-        path = location(image) if is_uri(image) else folder / image
-        if vector is None and not cleaned.text and not _is_file(path):  # a text is kept without its image
-            raise ValueError(f"no image at {path}")
-        source = path if isinstance(path, Path) else str(path)
-    meta = fields.get("meta") or {}
-    if not isinstance(meta, dict):
-        raise ValueError("meta: a JSON object is expected")  # noqa: TRY004
-    meta = {**{name: value for name, value in fields.items() if name not in _FIELDS}, **meta}
-    valid_meta(meta)
-    if cleaned.flags:
-        meta["text_flags"] = list(cleaned.flags)
-    return Item(_id(fields, image, name), source, cleaned.text or None, meta, vector)
-
-
-def skip_row(
-    report: Report, where: str, reason: object, fields: Mapping[str, Any], name: str | None = None
-) -> None:
-    """Report a row that is skipped, with its id, if it has a valid one."""
-    image = fields.get("image") or fields.get("path")
-    try:
-        id = _id(fields, image if isinstance(image, str) else None, name)
-    except ValueError:
-        report.unknown += 1
-        id = None
-    report.skip(where, reason, id)
-
-
-def _id(fields: Mapping[str, Any], image: str | None, name: str | None) -> str:
-    value = fields.get("id")
-    if value is None and (image or name):
-        return item_id(image or name or "")
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError("no id: give a string or a number")
-    if not is_printable(value):
-        raise ValueError("the id has control characters or broken Unicode")
-    return value
-
-
-def _string(fields: Mapping[str, Any], name: str) -> str | None:
-    value = fields.get(name)
-    if value is not None and not isinstance(value, str):
-        raise ValueError(f"{name}: a string is expected, not {type(value).__name__}")
-    return value
-
-
-def _is_file(path: Path | RemotePath) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # a name too long, a folder closed to us
-        return False

@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 from genius.data.images import MAX_BYTES, SUFFIXES
 from genius.data.lines import MAX_LINE, json_object
 from genius.data.report import Report, printable
+from genius.data.rows import item_of, skip_row
 from genius.errors import BadData, BadInput
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ TEXT, FIELDS = ".txt", ".json"
 
 def read_tar(file: Path | RemotePath, report: Report) -> Iterator[Item]:
     """The items in the shard `file`, in its order; a `.json` member has fields as a line of JSONL does."""
-    from genius.data.tables import item_of, skip_row
 
     try:
         with file.open("rb") as stream, tarfile.open(fileobj=stream, mode="r|") as shard:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from genius.data.remote import RemotePath
 
 MAX_CHARS = 20_000  # far beyond what any text tower reads
+REPLACED = "mended"  # flag of a text in which characters were replaced
 _BYTES_PER_CHAR = 4  # at most, in UTF-8 and UTF-16
 _BROKEN = re.compile("[\x00\ud800-\udfff]")
 
@@ -34,7 +35,7 @@ def clean_text(text: str, max_chars: int = MAX_CHARS) -> UserText:
     text = text[:max_chars]
     mended = _BROKEN.sub(lambda match: " " if match[0] == "\0" else "\ufffd", text)
     if mended != text:
-        flags.append("mended")
+        flags.append(REPLACED)
     return UserText(mended.strip(), tuple(flags))
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from genius.data.lines import json_object, numbered_lines
 from genius.data.report import Report, printable
+from genius.data.rows import item_of, skip_row
 from genius.errors import BadData, BadInput
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ SUFFIXES = (".npy", ".safetensors")
 
 def read_vectors(file: Path | RemotePath, report: Report) -> Iterator[Item]:
     """The items of a file of embeddings."""
-    from genius.data.tables import item_of, skip_row
 
     if not isinstance(file, Path):
         raise BadInput(

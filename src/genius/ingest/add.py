@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -14,10 +15,11 @@ import numpy as np
 from genius.data.remote import fetched
 from genius.data.report import Report, printable
 from genius.data.texts import clean_text
+from genius.data.urls import is_url
 from genius.data.validate import unit_vector, valid_id
 from genius.encode.base import Parts
 from genius.errors import BadInput, GeniusError, MissingImage
-from genius.ingest.item import NO_IMAGE, PendingItem, digest, read_item
+from genius.ingest.item import NO_IMAGE, PendingItem, digest, keep_image, read_item
 from genius.ingest.result import WITHOUT_IMAGE, AddResult
 from genius.ingest.seen import SeenIds
 from genius.retrieval_model import RetrievalModel
@@ -65,6 +67,7 @@ def add_items(
     items: Iterable[Item],
     *,
     source: str | None = None,
+    allow_urls: bool = False,
     report: Report | None = None,
     progress: Callable[[AddResult], None] | None = None,
 ) -> AddResult:
@@ -77,7 +80,15 @@ def add_items(
     with index.writing(), ThreadPoolExecutor(READERS) as readers, closing(SeenIds()) as seen:
         for batch in batches(items):
             known = index.truth.known([item.id for item in batch if id_problem(item) is None])
-            encoded = encode_batch(model, batch, known, readers, source=source, vectors=index.dim is not None)
+            encoded = encode_batch(
+                model,
+                batch,
+                known,
+                readers,
+                source=source,
+                vectors=index.dim is not None,
+                allow_urls=allow_urls,
+            )
             if encoded.records or encoded.amended:
                 index.add(encoded.records, encoded.amended)
             _note_repeats(batch, known, encoded, seen, result)
@@ -132,6 +143,7 @@ def encode_batch(
     *,
     source: str | None,
     vectors: bool,
+    allow_urls: bool = False,
 ) -> EncodedBatch:
     """One batch read and encoded; `known` is what is stored of its items, and nothing is written."""
     result = EncodedBatch()
@@ -143,7 +155,7 @@ def encode_batch(
             continue
         result.repeated += item.id in last
         last[item.id] = item
-    outcomes = readers.map(lambda item: _read(item, known.get(item.id), source), last.values())
+    outcomes = readers.map(lambda item: _read(item, known.get(item.id), source, allow_urls), last.values())
     pending = _sort(last, outcomes, result)
     result.records = _encode(model, pending, vectors, result)
     result.updated = sum(record.id in known for record in result.records)
@@ -170,10 +182,12 @@ def shown_id(id: object) -> str:
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 
 
-def _read(item: Item, stored: Known | None, source: str | None) -> tuple[Outcome, str]:
+def _read(item: Item, stored: Known | None, source: str | None, allow_urls: bool) -> tuple[Outcome, str]:
     """What becomes of an item, and what is to be said of it."""
+    if allow_urls and stored is not None and is_url(item.image) and _has_url(stored, item):
+        return _outcome(lambda: keep_image(item, stored, source)), ""
     try:
-        return _outcome(lambda: read_item(fetched(item), stored, source)), ""
+        return _outcome(lambda: read_item(fetched(item, allow_urls), stored, source)), ""
     except MissingImage as error:
         missing = str(error)
     if not (isinstance(item.text, str) and item.text.strip()):
@@ -184,6 +198,13 @@ def _read(item: Item, stored: Known | None, source: str | None) -> tuple[Outcome
         return BadInput(f"{missing}; the stored item is left as it is"), ""
     alone = replace(item, image=None, meta={**item.meta, **WITHOUT_IMAGE})
     return _outcome(lambda: read_item(alone, stored, source)), f"{missing}; its text is kept"
+
+
+def _has_url(stored: Known, item: Item) -> bool:
+    """Whether the stored item has the image of this address and the same text: it is not fetched again."""
+    text = clean_text(item.text).text if isinstance(item.text, str) else ""
+    same = not stored.hash.startswith(NO_IMAGE) and stored.hash.endswith(digest(text.encode()))
+    return same and json.loads(stored.meta).get("uri") == item.image
 
 
 def _outcome(read: Callable[[], Outcome]) -> Outcome:

@@ -103,6 +103,14 @@ def read_item(item: Item, known: Known | None, source: str | None = None) -> Pen
     )
 
 
+def keep_image(item: Item, known: Known, source: str | None) -> Amendment | None:
+    """What changes of a stored item whose image, at a URL, and text are known to be the same."""
+    flags = _clean(item.text).flags
+    meta = valid_meta({"uri": str(item.image), **item.meta, **({"text_flags": list(flags)} if flags else {})})
+    unchanged = (known.meta, known.source) == (meta, source)
+    return None if unchanged else Amendment(known.row, known.path, source, meta, known.stamp)
+
+
 def _read_embedded(
     item: Item, text: UserText, meta: str, known: Known | None, source: str | None
 ) -> PendingItem | Amendment | None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from genius.data.remote import RemotePath, location
 from genius.data.report import Report
-from genius.data.tables import PLAIN, TableOptions, is_table, read_items
+from genius.data.rows import PLAIN, TableOptions
+from genius.data.tables import is_table, read_items
 from genius.ingest.naming import possible_ids, unique_ids
 from genius.store.index import Index
 from genius.types import Item

@@ -227,6 +227,7 @@ def _hit(hit: Hit, originals: bool) -> dict[str, Any]:
         "image": hit.modality.value != "text",
         "meta": dict(hit.meta),
         "path": hit.path if originals else None,
+        "missing": hit.missing,
     }
 
 

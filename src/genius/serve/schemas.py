@@ -159,6 +159,7 @@ class HitResponse(ItemResponse):
         description="How often such answers are right, from 0 to 1; null if the model is not calibrated."
     )
     rank: int
+    missing: bool = Field(False, description="Whether its file is not where it was.")
 
 
 class FacetValue(BaseModel):
