@@ -145,3 +145,47 @@ def test_repeated_ids_are_said(genius, tmp_path):
     done = genius("index", "items.csv", "--to", "idx", "--format", "json")
     assert summary(done)["repeated"] == 1 and summary(done)["items"] == 2
     assert "1 ids came more than once in items.csv, and the last of each was kept: a" in done.err
+
+
+def test_a_dry_run_says_what_would_be_done(genius, pictures, fake):
+    dry = ("index", pictures, "--to", "idx", "--format", "json", "--dry-run", "--prune")
+    done = genius(*dry)
+    assert summary(done)["added"] == 11 and "dry run" in done.err
+    assert not (pictures.parent / "idx").exists()
+    genius("index", pictures, "--to", "idx")
+    Image.new("RGB", (32, 24), "white").save(pictures / "red.png")
+    Image.new("RGB", (32, 24), "pink").save(pictures / "pink.png")
+    (pictures / "blue.png").unlink()
+    found = summary(genius(*dry))
+    counts = {name: found[name] for name in ("added", "updated", "unchanged", "removed")}
+    assert counts == {"added": 1, "updated": 1, "unchanged": 9, "removed": 1}
+    real = summary(genius("index", pictures, "--to", "idx", "--format", "json", "--prune"))
+    assert counts == {name: real[name] for name in counts}
+
+
+def test_watching_indexes_again_when_files_change(genius, pictures, monkeypatch):
+    steps = iter(["add", "rest", "none", "remove", "rest", "stop"])
+
+    def sleep(_: float) -> None:
+        step = next(steps)
+        if step == "add":
+            Image.new("RGB", (32, 24), "pink").save(pictures / "pink.png")
+        elif step == "remove":
+            (pictures / "blue.png").unlink()
+        elif step == "stop":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("genius.ingest.watching.wait_for_change.__defaults__", (sleep,))
+    done = genius("index", pictures, "--to", "idx", "--watch", "--prune")
+    assert done.code == 130
+    assert [line.split() for line in done.out.splitlines() if line.startswith("items")] == [
+        ["items", "11"],
+        ["items", "12"],
+        ["items", "11"],
+    ]
+
+
+def test_progress_is_told_without_a_terminal(genius, pictures, monkeypatch):
+    monkeypatch.setattr("genius.cli.output.LINE_EVERY_S", 0.0)
+    done = genius("index", pictures, "--to", "idx")
+    assert "index pictures: 11 of 10, " in done.err or "index pictures: 11" in done.err

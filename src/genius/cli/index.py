@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from enum import StrEnum
 from pathlib import Path
@@ -101,6 +102,12 @@ def index(
         str | None,
         typer.Option(metavar="FOLDER", help="Where unfinished work is kept (default: index)."),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
+    ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Stay, and index again whenever files change (Ctrl-C ends it).")
+    ] = False,
     form: Annotated[
         SummaryFormat, typer.Option("--format", help="How the summary is printed.")
     ] = SummaryFormat.TABLE,
@@ -114,6 +121,7 @@ def index(
     from genius.data.rows import TableOptions
     from genius.engine import Engine
     from genius.ingest.source import ItemSource
+    from genius.ingest.watching import state_of, wait_for_change
 
     sources = [ItemSource.of(name) for path in paths for name in expanded(path)]
     for place in (source.place for source in sources):
@@ -122,39 +130,101 @@ def index(
     tables = TableOptions(parse_columns(columns) if columns else {}, delimiter, encoding, allow_urls)
     if cluster is not None and (update or tables != TableOptions()):
         raise BadInput("--update, --columns, --delimiter, --encoding and --allow-urls work without --cluster")
-    with (
-        Engine.open_or_create(
-            to, model, encoder=encoder, dim=_width(encoder, to, sources), vectors=vectors, device=device
-        ) as engine,
-        engine.index.writing(),
-    ):
+    if cluster is not None and (dry_run or watch):
+        raise BadInput("--dry-run and --watch work without --cluster")
+    if dry_run:
+        _print_summary(_dry_run(sources, to, exclude or [], prune, tables), form, paths)
+        say("this was a dry run: nothing has changed")
+        return
+    watched = [source.place for source in sources if isinstance(source.place, Path)]
+    if watch and len(watched) < len(sources):
+        raise BadInput("--watch watches files of this machine, not object stores")
+
+    def run() -> dict[str, Any]:
         summary: dict[str, Any] = dict.fromkeys(COUNTS, 0) | {"ignored": Counter()}
-        try:
-            if cluster is None:
-                for source in sources:
-                    _count_in(
-                        summary, source, _index_source(engine, source, exclude or [], prune, update, tables)
-                    )
-            else:
-                _index_on_cluster(engine, sources, exclude or [], prune, summary, cluster, workers, parts)
-        except (KeyboardInterrupt, SystemExit):
-            say(f"stopped; {engine.stats()['items']} items are safe in {to}. Run the same command to go on")
-            raise
-        _fit_if_due(engine, fit)
-        if engine.stats()["fresh"] and not engine.stats()["generation"]:
-            engine.compact()  # the next search starts from finished arrays
-        summary["items"] = engine.stats()["items"]
-    if form is SummaryFormat.TABLE:
-        summary = {name: summary[name] for name in summary if summary[name] or name not in RARE}
-    for line in summary_lines(summary, form):
-        print(line)
-    if not any(summary[name] for name in ("added", "updated", "unchanged", "skipped")):
-        say(f"there was nothing to index in {', '.join(paths)}: no images, texts or tables")
+        with (
+            Engine.open_or_create(
+                to,
+                model,
+                encoder=encoder,
+                dim=_width(encoder, to, sources, tables),
+                vectors=vectors,
+                device=device,
+            ) as engine,
+            engine.index.writing(),
+        ):
+            try:
+                if cluster is None:
+                    for source in sources:
+                        added = _index_source(engine, source, exclude or [], prune, update, tables)
+                        _count_in(summary, source, added)
+                else:
+                    _index_on_cluster(engine, sources, exclude or [], prune, summary, cluster, workers, parts)
+            except (KeyboardInterrupt, SystemExit):
+                count = engine.stats()["items"]
+                say(f"stopped; {count} items are safe in {to}. Run the same command to go on")
+                raise
+            _fit_if_due(engine, fit)
+            if engine.stats()["fresh"] and not engine.stats()["generation"]:
+                engine.compact()  # the next search starts from finished arrays
+            summary["items"] = engine.stats()["items"]
+        return summary
+
+    state = state_of(watched, to) if watch else b""
+    summary = run()
+    _print_summary(summary, form, paths)
+    while watch:
+        sys.stdout.flush()
+        state = wait_for_change(watched, to, state)
+        summary = run()
+        if any(summary[name] for name in ("added", "updated", "removed")):
+            _print_summary(summary, form, paths)
     if summary["skipped"] and not any(summary[name] for name in ("added", "updated", "unchanged")):
         raise BadInput("none of the files could be used: the reasons are above")
 
 
-def _width(encoder: str | None, to: Path, sources: list[ItemSource]) -> int | None:
+def _dry_run(
+    sources: list[ItemSource], to: Path, exclude: list[str], prune: bool, tables: TableOptions
+) -> dict[str, Any]:
+    """What would be added, updated and removed."""
+    from genius.data.report import Report
+    from genius.errors import IndexNotFound
+    from genius.ingest.dry_run import dry_run
+    from genius.ingest.source import noting_ids
+    from genius.store.index import Index
+
+    summary: dict[str, Any] = dict.fromkeys(COUNTS, 0) | {"ignored": Counter()}
+    try:
+        index: Index | None = Index.open(to)
+    except IndexNotFound:
+        index = None
+    try:
+        for source in sources:
+            report, seen = Report(ids=set()), set[str]()
+            items = noting_ids(source.items(index, exclude, report, tables), seen)
+            added = dry_run(items, index.truth.known if index is not None else lambda ids: {}, report)
+            say_report(report)
+            if prune and index is not None and not report.unknown:
+                kept = seen | source.kept_ids(report.ids or set())
+                added.removed = sum(id not in kept for id in index.truth.ids_from(source.label))
+            _count_in(summary, source, added)
+    finally:
+        if index is not None:
+            index.close()
+    return summary
+
+
+def _print_summary(summary: dict[str, Any], form: SummaryFormat, paths: list[str]) -> None:
+    shown = summary
+    if form is SummaryFormat.TABLE:
+        shown = {name: summary[name] for name in summary if summary[name] or name not in RARE}
+    for line in summary_lines(shown, form):
+        print(line)
+    if not any(summary[name] for name in ("added", "updated", "unchanged", "skipped")):
+        say(f"there was nothing to index in {', '.join(paths)}: no images, texts or tables")
+
+
+def _width(encoder: str | None, to: Path, sources: list[ItemSource], tables: TableOptions) -> int | None:
     """The width of vectors that were made elsewhere: that of the first one; None for other encoders."""
     from genius.data.tables import read_items
     from genius.store.connection import INDEX_FILE
@@ -162,7 +232,7 @@ def _width(encoder: str | None, to: Path, sources: list[ItemSource]) -> int | No
     if encoder != "vectors" or (to / INDEX_FILE).exists():
         return None
     for source in sources:
-        for item in read_items(source.place):
+        for item in read_items(source.place, options=tables):
             if item.vector is not None:
                 return len(item.vector)
     raise BadInput(

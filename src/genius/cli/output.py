@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -38,6 +39,7 @@ class SummaryFormat(StrEnum):
 
 
 DEFAULT_INDEX = Path("genius-index")
+LINE_EVERY_S = 10.0  # a line about progress where there is no terminal
 
 
 def _index_option(*names: str) -> Any:
@@ -125,7 +127,36 @@ def say_report(report: Report) -> None:
 
 @contextmanager
 def progress(total: int | None, what: str) -> Iterator[Callable[[int], None]]:
-    """A bar with rate and remaining time on stderr; yields a function to call with how many are done."""
+    """A bar with rate and remaining time on stderr, or a line now and then where that is no terminal.
+
+    Yields a function to call with how many are done.
+    """
+    if not sys.stderr.isatty():
+        yield _progress_lines(total, what)
+        return
+    with _progress_bar(total, what) as update:
+        yield update
+
+
+def _progress_lines(total: int | None, what: str) -> Callable[[int], None]:
+    """A function that prints a line on stderr, if the last one is LINE_EVERY_S old."""
+    began = last = time.monotonic()
+
+    def update(done: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last < LINE_EVERY_S:
+            return
+        last = now
+        rate = done / (now - began)
+        left = f", about {(total - done) / rate:.0f} s left" if total and rate and done < total else ""
+        say(f"{what}: {done}{f' of {total}' if total else ''}, {rate:.1f}/s{left}")
+
+    return update
+
+
+@contextmanager
+def _progress_bar(total: int | None, what: str) -> Iterator[Callable[[int], None]]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,

@@ -41,9 +41,11 @@ class ItemSource:
         return os.path.abspath(folder) if isinstance(folder, Path) else str(folder)  # noqa: PTH100
 
     def items(
-        self, index: Index, exclude: Sequence[str], report: Report, options: TableOptions = PLAIN
+        self, index: Index | None, exclude: Sequence[str], report: Report, options: TableOptions = PLAIN
     ) -> Iterator[Item]:
         """Its items, each under an id that no other source has in `index`; the index itself is left out."""
+        if index is None:
+            return read_items(self.place, exclude, report, options)
         items = read_items(self.place, self.patterns(index.folder, exclude), report, options)
         root = self.root
         return items if root is None else unique_ids(items, root, self.label, index.truth.known)
