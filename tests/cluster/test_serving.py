@@ -33,6 +33,13 @@ SEARCHES: list[dict[str, Any]] = [
     {"text": "yellow", "want": "image", "rerank": "codes"},
     {"text": "cyan", "want": "pair", "rerank": "none", "beam": 9},
     {"like": "l7", "limit": 3},
+    {
+        "text": "red",
+        "where": "id like '%7%' or id = 'late2'",
+        "facets": ["modality"],
+        "limit": 4,
+        "offset": 1,
+    },
 ]
 PLAN = {"replicas": 2, "shards": 2, "limits": Limits(search_s=60.0)}
 
@@ -100,9 +107,10 @@ def test_answers_are_those_of_the_engine(url, index, sources):
         for ask, (status, answer) in zip(asked, answers, strict=True):
             expected = one.post("/v1/search", json=ask).json()
             assert status == 200, answer
-            for name in ("hits", "generation", "beams", "leaves", "changes"):
+            for name in ("hits", "generation", "beams", "leaves", "changes", "pool", "facets", "cursor"):
                 assert answer[name] == expected[name], (ask, name)
-        for path in ("/v1/items/late%2F1", "/v1/codes", "/v1/stats", "/v1/items/nobody"):
+        listed = "/v1/items?where=modality%20%3D%20'text'&limit=5&facet=modality"
+        for path in (listed, "/v1/items/late%2F1", "/v1/codes", "/v1/stats", "/v1/items/nobody"):
             expected = one.get(path)
             status, answer = call(url, path)
             if path == "/v1/stats":
@@ -113,6 +121,7 @@ def test_answers_are_those_of_the_engine(url, index, sources):
     with urllib.request.urlopen(f"{url}/", timeout=30) as page:
         assert b"<html" in page.read()
     assert call(url, "/v1/search", {"text": "x", "beam": 10**6})[0] == 422
+    assert call(url, "/v1/search", {"text": "x", "where": "a <"})[0] == 422
 
 
 def test_shards_have_a_range_each(ray, url, index):
