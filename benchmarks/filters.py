@@ -31,8 +31,9 @@ from _harness import Timer, run, seconds, side_by_side
 from numpy.typing import NDArray
 from pools import QuantizedPool
 
-from genius.query.embedding import EmbeddedSubquery, rank
+from genius.query.embedding import EmbeddedSubquery
 from genius.query.filtered import Filters
+from genius.query.ranking import rank
 from genius.query.subqueries import Subquery
 from genius.query.view import PoolView
 from genius.search.options import SearchOptions
@@ -43,7 +44,6 @@ from genius.store.records import MODALITIES, Record
 SHARES = {"50 %": 0.5, "5 %": 0.05, "0.5 %": 0.005, "0.005 %": 0.00005}
 FIELDS = ("random", "side")
 K = 10
-OPTIONS = SearchOptions(method="lookup", rerank="vectors", beam=50, k=K)
 REFINE = 10  # LanceDB re-ranks so many times k by the vectors
 
 Floats = NDArray[np.float32]
@@ -84,7 +84,8 @@ def exact_answers(vectors: NDArray[np.float16], z: Floats, keep: NDArray[np.int6
 class Ours:
     """A view of the index, searched as the engine does it, embedding and reading of records left out."""
 
-    def __init__(self, index: Index, pool: QuantizedPool) -> None:
+    def __init__(self, index: Index, pool: QuantizedPool, beam: int) -> None:
+        self.options = SearchOptions(method="lookup", rerank="vectors", beam=beam, k=K)
         self.index, self.filters = index, Filters(index)
         self.searcher = Searcher(pool.codebooks)
         self.model: Any = SimpleNamespace(modality_codes={m: n for n, m in enumerate(MODALITIES)})
@@ -93,7 +94,7 @@ class Ours:
         view = self.view()
         pool = None if where is None else self.filters.pool(where, view)
         query = EmbeddedSubquery(Subquery(None, None, "", None), z, z)
-        (found,) = rank(view, self.searcher, self.model, [[query]], OPTIONS, pool)
+        (found,) = rank(view, self.searcher, self.model, [[query]], self.options, pool)
         return [item.row - 1 for item in found.items]
 
     def view(self) -> PoolView:
@@ -110,6 +111,7 @@ class Lance:
         os.environ.setdefault("LANCE_CPU_THREADS", "1")
         import lancedb  # type: ignore[import-not-found]
         import pyarrow as pa
+        from lancedb.index import BTree  # type: ignore[import-not-found]
 
         self.version = lancedb.__version__
         flat = pa.array(vectors.astype(np.float32).reshape(-1))
@@ -128,10 +130,11 @@ class Lance:
             index_type="IVF_PQ",
         )
         for name in values:
-            self.table.create_scalar_index(name)
+            self.table.create_index(name, config=BTree())
 
     def search(self, z: Floats, where: str | None = None) -> list[int]:
-        asked = self.table.search(z).metric("dot").nprobes(self.probes).refine_factor(REFINE).limit(K)
+        asked = self.table.search(z).metric("dot").refine_factor(REFINE).limit(K)
+        asked = asked.minimum_nprobes(self.probes).maximum_nprobes(0)  # more of them where too few pass
         if where is not None:
             asked = asked.where(where, prefilter=True)
         return [int(number) for number in asked.select(["id", "_distance"]).to_arrow()["id"].to_pylist()]
@@ -156,7 +159,9 @@ def measure(
     }
 
 
-def main(items: int = 1_000_000, dim: int = 128, queries: int = 100) -> Iterator[dict[str, Any]]:
+def main(
+    items: int = 1_000_000, dim: int = 128, queries: int = 100, beam: int = 50
+) -> Iterator[dict[str, Any]]:
     pool = QuantizedPool(dim, tiny=items < 50_000, cache=None)
     vectors = np.concatenate([x.astype(np.float16) for x, _ in pool.source.chunks(items)])
     order = np.random.default_rng(3).permutation(items)
@@ -172,6 +177,7 @@ def main(items: int = 1_000_000, dim: int = 128, queries: int = 100) -> Iterator
         "items": items,
         "dim": dim,
         "queries": queries,
+        "beam": beam,
         "k": K,
         "sqlite": sqlite3.sqlite_version,
     }
@@ -180,7 +186,7 @@ def main(items: int = 1_000_000, dim: int = 128, queries: int = 100) -> Iterator
         Index.create(index_folder, model="none", fingerprint="0" * 64, sizes=pool.sizes, dim=dim)
         with Index.open(index_folder) as index:
             result["fill_s"] = round(seconds(lambda: fill(index, pool, items, values)), 1)
-            ours = Ours(index, pool)
+            ours = Ours(index, pool, beam)
             ours.search(z[0])
             costs: dict[str, Any] = {}
             for name, where in wheres.items():
