@@ -48,6 +48,7 @@ from genius.store.stats import stats
 from genius.types import DEFAULT_MODEL, Hit, Item, Modality, Query
 
 if TYPE_CHECKING:
+    from genius.fitting.pairs import LabelledPairs
     from genius.fitting.run import FitResult
 
 ATTEMPTS = 5  # of a search while the index changes
@@ -239,7 +240,8 @@ class Engine:
                 progress=progress,
             )
             self.index.compact_if_due()
-            if fit == "auto" and self.index.settings.get("fit") and self.fit_is_due():
+            own = self.index.settings.get("fit")
+            if fit == "auto" and own and not own.get("from_pairs") and self.fit_is_due():
                 self.fit()
         return added
 
@@ -319,28 +321,34 @@ class Engine:
         self,
         *,
         item_bytes: int | None = None,
+        pairs: str | Path | LabelledPairs | None = None,
+        decoder: bool = False,
         seed: int = 0,
+        report: Report | None = None,
         progress: Callable[[str, int], None] | None = None,
     ) -> FitResult:
         """Fit the codes to the items as they are now, from their stored vectors; no labels are needed.
 
-        `item_bytes` is how many bytes the codes of an item take (default: 15). All items get new codes in one
-        transaction; searches go on meanwhile. A decoder that the model had is not used any more.
+        `item_bytes` is how many bytes the codes of an item take (default: 15). `pairs` are queries with the
+        ids of items that they should find: (query, id) each, a JSONL file of them, or `captions`, the texts
+        of the collection's own pairs. They tune the codes and, with `decoder`, teach one; a held-out part of
+        them decides what is kept. All items get new codes in one transaction; searches go on meanwhile. A
+        decoder that the model had before is not used any more.
         """
-        from genius.fitting.run import encoder_of, encoder_table, fit_index
-        from genius.model import Model
-        from genius.quantize.fit import FitOptions
+        from genius.fitting.run import fit
 
         with self.index.writing():
             self.index.refresh()
-            encoder = encoder_of(self.index)
-            if encoder is None:
-                model = self.model
-                if not isinstance(model, Model):
-                    raise BadInput("only a model that is loaded by name or folder can be fitted to an index")
-                encoder = encoder_table(model)
-            options = FitOptions(seed=seed) if item_bytes is None else FitOptions(item_bytes, seed=seed)
-            return fit_index(self.index, encoder, options, progress)
+            return fit(
+                self.index,
+                lambda: self.model,
+                item_bytes=item_bytes,
+                pairs=pairs,
+                decoder=decoder,
+                seed=seed,
+                report=Report() if report is None else report,
+                progress=progress,
+            )
 
     def fit_is_due(self) -> str | None:
         """Why fitting the codes is worth it; None if it is not."""
@@ -674,8 +682,9 @@ class Engine:
 
     def _search_settings(self) -> Mapping[str, Any]:
         """The search settings of the model; those stored with the index, if the model cannot be read."""
-        if self._loaded is not None:
-            return self._loaded.model.search_defaults
+        loaded = self._loaded
+        if loaded is not None and loaded.model.fingerprint == self.index.settings["fingerprint"]:
+            return loaded.model.search_defaults
         from genius.model import read_settings
 
         try:

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from genius.cli.output import DEFAULT_INDEX, Device, IndexFolder, SummaryFormat, progress, summary_lines
+from genius.cli.output import (
+    DEFAULT_INDEX,
+    Device,
+    IndexFolder,
+    SummaryFormat,
+    progress,
+    say,
+    say_report,
+    summary_lines,
+)
 
 if TYPE_CHECKING:
     from genius.engine import Engine
@@ -18,6 +27,16 @@ def fit(
     item_bytes: Annotated[
         int | None, typer.Option("--bytes", min=2, max=256, help="Bytes that the codes of an item take.")
     ] = None,
+    pairs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help='JSONL of {"query", "id"} to learn from, or `captions`: texts of pairs ask for their items.',
+        ),
+    ] = None,
+    decoder: Annotated[
+        bool, typer.Option("--decoder", help="Teach a decoder, too; kept if it finds more than lookup.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Of the sample and of k-means.")] = 0,
     device: Device = "cpu",
     form: Annotated[
@@ -31,7 +50,7 @@ def fit(
     from genius.engine import Engine
 
     with Engine.open(folder, device=device) as engine:
-        result = report_fit(engine, item_bytes, seed)
+        result = report_fit(engine, item_bytes, pairs, decoder, seed)
     facts = {
         "items": result.items,
         "bytes_per_item": result.bytes_per_item,
@@ -40,16 +59,34 @@ def fit(
     }
     if result.distortion_before is not None:
         facts["distortion_before"] = round(result.distortion_before, 4)
+    if result.hints is not None:
+        facts |= {"learned_from": result.hints.queries, "held_out": result.hints.held_out}
+        facts |= {"hit_rates": {name: dict(rates) for name, rates in result.hints.hit_rates.items()}}
+        for sentence in result.hints.why:
+            say(sentence)
     for line in summary_lines(facts, form):
         print(line)
 
 
-def report_fit(engine: Engine, item_bytes: int | None = None, seed: int = 0) -> FitResult:
+def report_fit(
+    engine: Engine,
+    item_bytes: int | None = None,
+    pairs: str | None = None,
+    decoder: bool = False,
+    seed: int = 0,
+) -> FitResult:
     """Fit with a progress bar."""
+    from genius.data.report import Report
+
+    report = Report()
     with progress(engine.stats()["items"], "fit") as done:
 
         def tell(what: str, items: int) -> None:
             if what == "coding items":
                 done(items)
 
-        return engine.fit(item_bytes=item_bytes, seed=seed, progress=tell)
+        result = engine.fit(
+            item_bytes=item_bytes, pairs=pairs, decoder=decoder, seed=seed, report=report, progress=tell
+        )
+    say_report(report)
+    return result

@@ -246,7 +246,8 @@ def _fit_if_due(engine: Engine, when: FitWhen) -> None:
     reason = engine.fit_is_due()
     if reason is None:
         return
-    if when is FitWhen.NEVER or not engine.index.settings.get("fit"):
+    fit = engine.index.settings.get("fit")
+    if when is FitWhen.NEVER or not fit or fit.get("from_pairs"):
         say(f"{reason}: `genius fit --in {engine.index.folder}` fits the codes to the collection")
         return
     say(reason)

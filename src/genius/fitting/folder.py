@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 ALL = 2**31 - 1  # candidates: every one
 EXACT_SEARCH = {"method": "lookup", "leaves": ALL, "reranked": ALL}
 FITTED_SEARCH = {"method": "lookup"}
+GENERATED_SEARCH = {"method": "generate"}  # where the decoder has found more than lookup
 QUANTIZER = "quantizer.safetensors"
 _FOLDER = re.compile(r"fit-(\d{6,})")
 
@@ -45,6 +46,7 @@ class FitRecord:
     at: str = ""  # the time, ISO 8601, UTC
     distortion: float = 0.0  # 1 - cosine of embedding and its codes, mean over a sample
     digest: str = ""  # of the codebooks
+    from_pairs: bool = False  # whether something was learned from labelled pairs
 
     def as_setting(self) -> dict[str, Any]:
         """Plain values for the index."""

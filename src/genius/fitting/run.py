@@ -10,10 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from genius.data.report import Report
 from genius.errors import BadInput
 from genius.fitting.due import fit_state
-from genius.fitting.folder import FITTED_SEARCH, FitRecord, delete_older, fit_digest, fit_name, write_fit
+from genius.fitting.folder import (
+    FITTED_SEARCH,
+    GENERATED_SEARCH,
+    FitRecord,
+    delete_older,
+    fit_digest,
+    fit_name,
+    write_fit,
+)
+from genius.fitting.hints import HintOptions, HintReport, HintResult, learn_from_pairs
+from genius.fitting.pairs import EmbeddedPairs, LabelledPairs, StoredVectors, embed_pairs, read_pairs
 from genius.model import Model, model_fingerprint
 from genius.model_toml import read_model_toml
 from genius.quantize.fit import FitOptions, fit_quantizer, sample_rows
@@ -23,6 +35,7 @@ from genius.store.records import Codes, RecordBatch
 
 if TYPE_CHECKING:
     from genius.quantize.model import Quantizer
+    from genius.retrieval_model import RetrievalModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +48,52 @@ class FitResult:
     bytes_per_item: int
     distortion: float  # 1 - cosine of embedding and its codes, mean over a sample
     distortion_before: float | None  # None: there were no codes
+    hints: HintReport | None = None  # what labelled pairs have added
+
+
+def fit(
+    index: Index,
+    load_model: Callable[[], RetrievalModel],
+    *,
+    item_bytes: int | None,
+    pairs: str | Path | LabelledPairs | None,
+    decoder: bool,
+    seed: int,
+    report: Report,
+    progress: Callable[[str, int], None] | None,
+) -> FitResult:
+    """As `Engine.fit`. The model is loaded where queries are embedded, and for the first fit of its index."""
+    require_vectors(index)
+    if decoder and pairs is None:
+        raise BadInput("a decoder learns from labelled pairs: give some (--pairs FILE, or --pairs captions)")
+    options = FitOptions(seed=seed) if item_bytes is None else FitOptions(item_bytes, seed=seed)
+    encoder = encoder_of(index)
+    if encoder is None:
+        model = load_model()
+        if not isinstance(model, Model):
+            raise BadInput("only a model that is loaded by name or folder can be fitted to an index")
+        encoder = encoder_table(model)
+    embedded = None
+    if pairs is not None:
+        some = read_pairs(pairs, index, report) if isinstance(pairs, str | Path) else pairs
+        embedded = embed_pairs(index, load_model(), some, report)
+    return fit_index(index, encoder, options, embedded, decoder=decoder, progress=progress)
 
 
 def fit_index(
     index: Index,
     encoder: Mapping[str, Any],
     options: FitOptions,
+    pairs: EmbeddedPairs | None = None,
+    *,
+    decoder: bool = False,
     progress: Callable[[str, int], None] | None = None,
 ) -> FitResult:
     """Learn codebooks from the vectors of an index and give every item its new codes.
 
-    `encoder` is the table of model.toml that says what embeds queries. The caller holds `index.writing()`;
-    `progress` is told what is being done, and of how many items.
+    `encoder` is the table of model.toml that says what embeds queries. Labelled `pairs` tune the codes and,
+    with `decoder`, teach one; what a held-out part of them finds no better is dropped. The caller holds
+    `index.writing()`; `progress` is told what is being done, and of how many items.
     """
     require_vectors(index)
     tell = progress or (lambda what, items: None)
@@ -59,7 +106,12 @@ def fit_index(
     sample = torch.from_numpy(index.truth.vectors(rows[chosen], index.dim).astype(np.float32))
     kinds = torch.from_numpy(modality[chosen].astype(np.int64))
     before = fit_state(index).distortion_now
-    quantizer = fit_quantizer(sample, kinds, options)
+    quantizer, learned = fit_quantizer(sample, kinds, options), None
+    if pairs is not None:
+        learned = _learn(index, quantizer, rows, modality, pairs, decoder, options.seed, tell)
+        quantizer = learned.quantizer or quantizer
+    kept = None if learned is None else learned.decoder
+    search = FITTED_SEARCH if kept is None else GENERATED_SEARCH
     record = FitRecord(
         number=1 + int((index.settings.get("fit") or {}).get("number", 0)),
         encoder=encoder["fingerprint"],
@@ -67,8 +119,9 @@ def fit_index(
         items=len(rows),
         at=datetime.now(UTC).isoformat(timespec="seconds"),
         distortion=round(_distortion(quantizer, sample, kinds), 6),
+        from_pairs=learned is not None and (learned.quantizer is not None or kept is not None),
     )
-    folder = write_fit(index.folder, record.number, encoder, quantizer, FITTED_SEARCH)
+    folder = write_fit(index.folder, record.number, encoder, quantizer, search, kept)
     record = replace(record, digest=fit_digest(folder))
     done = 0
 
@@ -80,9 +133,38 @@ def fit_index(
         return quantizer.codes_of(batch.vectors.astype(np.float32), batch.modality)
 
     fingerprint = model_fingerprint(record.encoder, quantizer, folder)
-    commit(index, record, fingerprint, quantizer.sizes, encode, FITTED_SEARCH)
+    commit(index, record, fingerprint, quantizer.sizes, encode, search)
     return FitResult(
-        record.number, len(rows), quantizer.sizes, len(quantizer.sizes), record.distortion, before
+        record.number,
+        len(rows),
+        quantizer.sizes,
+        len(quantizer.sizes),
+        record.distortion,
+        before,
+        None if learned is None else learned.report,
+    )
+
+
+def _learn(
+    index: Index,
+    quantizer: Quantizer,
+    rows: NDArray[np.int64],
+    modality: NDArray[np.uint8],
+    pairs: EmbeddedPairs,
+    decoder: bool,
+    seed: int,
+    tell: Callable[[str, int], None],
+) -> HintResult:
+    positives = [np.searchsorted(rows, own).tolist() for own in pairs.rows]
+    return learn_from_pairs(
+        quantizer,
+        StoredVectors(index, rows),
+        modality,
+        pairs.vectors,
+        positives,
+        HintOptions(seed=seed),
+        decoder=decoder,
+        progress=lambda what: tell(what, len(positives)),
     )
 
 
