@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -36,6 +36,17 @@ from genius.quantize.tune import tune
 from genius.seeding import seed_for
 
 Floats = NDArray[np.float32]
+
+
+class VectorsByRow(Protocol):
+    """An array of embeddings, or what reads them from a disk."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """The embeddings of these rows, (n, dim)."""
+
+
 MIN_PAIRS = 100
 AT = (1, 5, 10)  # the k of the hit rates; their mean decides
 OBJECTIVE = DecoderObjective(plain=0.3, soft=SoftTargetOptions(softness=0.2, toward_query=0.3), indexing=0.5)
@@ -83,7 +94,7 @@ class HintResult(NamedTuple):
 
 def learn_from_pairs(
     quantizer: Quantizer,
-    item_vectors: Floats,
+    item_vectors: VectorsByRow,
     item_modality: NDArray[np.integer[Any]],
     query_vectors: Floats,
     positives: Sequence[Sequence[int]],
@@ -206,7 +217,7 @@ def _train_decoder(quantizer: Quantizer, train: Pairs, options: HintOptions) -> 
 
 
 def _split(
-    item_vectors: Floats,
+    item_vectors: VectorsByRow,
     item_modality: NDArray[np.integer[Any]],
     query_vectors: Floats,
     positives: Sequence[Sequence[int]],

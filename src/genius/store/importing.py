@@ -215,7 +215,7 @@ def _unpack_model(export: ExportFile, head: dict[str, Any], folder: Path) -> Non
     shutil.rmtree(folder / head["model"], ignore_errors=True)
     with files.write_folder(folder / head["model"]) as partial:
         for name, content in found.items():
-            files.write_durably(partial / name, [content])
+            files.write_durably(partial / name, [bytes(content)])
 
 
 def _index(folder: Path, head: dict[str, Any]) -> Index:
