@@ -33,9 +33,9 @@ VIEWS = {
     "home": ("", "#tasters-list button", WIDE, "light"),
     "search": (QUERY, ".card", WIDE, "light"),
     "dark": (QUERY, ".card", WIDE, "dark"),
-    "tree": ("#/codes/0", ".twig", WIDE, "light"),
+    "tree": ("#/codes/0", ".tile", WIDE, "light"),
     "phone": (QUERY, ".card", PHONE, "light"),
-    "phone-dark": ("#/codes", ".twig", PHONE, "dark"),
+    "phone-dark": ("#/codes", ".tile", PHONE, "dark"),
 }
 SETTLED = """
 const seen = (image) => image.offsetParent && image.getBoundingClientRect().top < innerHeight;

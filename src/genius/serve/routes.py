@@ -273,7 +273,8 @@ async def _form(request: Request) -> dict[str, Any]:
             fields["meta"] = json.loads(meta) if meta.strip() else {}
         except (ValueError, RecursionError):
             raise BadInput("meta: not JSON") from None
-    return {name: value for name, value in fields.items() if value not in ("", b"")}
+    # an empty field of a form is one that was left blank, but an empty instruction is none at all
+    return {name: value for name, value in fields.items() if name == "instruction" or value not in ("", b"")}
 
 
 def _complaint(error: dict[str, Any]) -> str:

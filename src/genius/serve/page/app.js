@@ -2,7 +2,9 @@
 
 import * as codes from "/page/codes.js";
 import * as dialogs from "/page/dialogs.js";
-import { $ } from "/page/parts.js";
+import * as menus from "/page/menus.js";
+import { $, isPicture } from "/page/parts.js";
+import { moveFocus } from "/page/results.js";
 import * as search from "/page/search.js";
 
 const REFRESH_MS = 5000;
@@ -28,13 +30,11 @@ function theme() {
   document.documentElement.dataset.theme = dark ? "dark" : "light";
 }
 
-function pictureOf(transfer) {
-  return [...(transfer?.files || [])].find((file) => file.type.startsWith("image/"));
-}
-
-function takePicture(file) {
-  if (!file || dialogs.addIsOpen(file)) return;
-  search.pickImage(file);
+// The file that was dropped or pasted: a picture, if one is among several.
+function takeFile(transfer) {
+  const files = [...(transfer?.files || [])];
+  const file = files.find(isPicture) || files[0];
+  if (file && !dialogs.takesFile(file)) search.pickImage(file);
 }
 
 function listen() {
@@ -54,9 +54,9 @@ function listen() {
   addEventListener("drop", (event) => {
     event.preventDefault();
     $("veil").hidden = true;
-    takePicture(pictureOf(event.dataTransfer));
+    takeFile(event.dataTransfer);
   });
-  addEventListener("paste", (event) => takePicture(pictureOf(event.clipboardData)));
+  addEventListener("paste", (event) => takeFile(event.clipboardData));
   addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     if (event.key === "/" && !event.target.matches("input, textarea, select")) {
@@ -64,11 +64,12 @@ function listen() {
       if ($("view-search").hidden) location.hash = "#/search";
       $("q").focus();
       $("q").select();
-    } else if (!$("view-search").hidden && search.moveFocus(event)) event.preventDefault();
+    } else if (!$("view-search").hidden && moveFocus(event)) event.preventDefault();
   });
 }
 
 theme();
+menus.start();
 dialogs.start();
 search.start();
 listen();
@@ -76,8 +77,11 @@ route();
 if (!location.hash || location.hash === "#/search") $("q").focus();
 
 // The count lives as long as somebody looks; it rests while a key is missing.
+let before = "there";
 (async function count() {
-  const going = document.hidden || await dialogs.countItems();
-  if (!going) dialogs.askForKey(route);
-  setTimeout(count, going ? REFRESH_MS : 6 * REFRESH_MS);
+  const now = document.hidden ? before : await dialogs.countItems();
+  if (now === "locked" && before !== "locked") dialogs.askForKey(route);
+  if (now === "there" && before === "away") { search.back(); codes.back(); }
+  before = now;
+  setTimeout(count, now === "locked" ? 6 * REFRESH_MS : REFRESH_MS);
 })();

@@ -1,10 +1,15 @@
 // The second view: walk down the tree of codes and see what shares them.
 
 import * as api from "/page/api.js";
-import { $, card, hue, make, modalityName, openCodes, picture } from "/page/parts.js";
 import { askForKey } from "/page/dialogs.js";
+import { $, hue, make, modalityName, openCodes, picture } from "/page/parts.js";
+import { card } from "/page/results.js";
+import * as viewer from "/page/viewer.js";
 
 let latest = 0;
+let failed = null; // what to do again once the server is back
+
+export function back() { failed?.(); }
 
 export async function show(prefix) {
   const mine = ++latest;
@@ -13,21 +18,23 @@ export async function show(prefix) {
     branch = await api.codes(prefix);
   } catch (error) {
     $("branch-status").textContent = error.message;
+    if (error.again) failed = () => show(prefix);
     if (error.status === 401) askForKey(() => show(prefix));
     return;
   }
   if (mine !== latest) return;
+  failed = null;
   const sample = branch.first[0];
   showTrail(branch.prefix, sample);
   const ends = branch.prefix.length === branch.levels;
   $("branch-status").textContent = branch.items
     ? `${branch.items.toLocaleString()} ${branch.items === 1 ? "item" : "items"}${ends ? "" : " · " + how(branch)}`
     : "No item has these codes.";
-  const largest = Math.max(1, ...branch.codes.map((twig) => twig.items));
-  $("twigs").classList.toggle("roots", !branch.prefix.length);
-  $("twigs").replaceChildren(...branch.codes.map((twig) => tile(branch.prefix, twig, largest)));
+  const largest = Math.max(1, ...branch.codes.map((child) => child.items));
+  $("tiles").classList.toggle("roots", !branch.prefix.length);
+  $("tiles").replaceChildren(...branch.codes.map((child) => tile(branch.prefix, child, largest)));
   $("branch-title").hidden = !branch.prefix.length || !branch.first.length;
-  $("branch-items").replaceChildren(...(branch.prefix.length ? branch.first.map((item) => card(item)) : []));
+  $("branch-items").replaceChildren(...(branch.prefix.length ? branch.first.map((item) => card(item, () => viewer.open(() => branch.first, item))) : []));
 }
 
 function how({ prefix, levels, codes }) {
@@ -55,20 +62,20 @@ function showTrail(prefix, sample) {
   $("trail").replaceChildren(all, ...steps);
 }
 
-function tile(prefix, twig, largest) {
-  const name = label(prefix, twig.code, twig.some[0]);
+function tile(prefix, child, largest) {
+  const name = label(prefix, child.code, child.some[0]);
   const head = make("span", { className: "head" },
     make("span", { className: prefix.length ? "chip shared" : "chip first shared", textContent: name }),
-    make("span", { textContent: twig.items.toLocaleString() }));
+    make("span", {}, child.items.toLocaleString(), make("span", { className: "sr", textContent: child.items === 1 ? " item" : " items" })));
   const bar = make("span", { className: "bar" }, make("i"));
   const some = make("span", { className: "some" });
-  const pictures = twig.some.filter((item) => item.image);
+  const pictures = child.some.filter((item) => item.image);
   some.append(...pictures.map((item) => Object.assign(picture(item, 96), { alt: "" })));
-  if (!pictures.length) some.append(...twig.some.slice(0, 3).map((item) => make("p", { textContent: item.text || "" })));
-  const button = make("button", { type: "button", className: "twig" }, head, bar, some);
-  button.setAttribute("aria-label", `${name}: ${twig.items} items`);
-  button.style.setProperty("--hue", hue(prefix.length, twig.code));
-  button.style.setProperty("--share", `${Math.max(2, (100 * twig.items) / largest)}%`);
-  button.addEventListener("click", () => openCodes([...prefix, twig.code]));
+  if (!pictures.length) some.append(...child.some.slice(0, 3).map((item) => make("p", { textContent: item.text || "" })));
+  const button = make("button", { type: "button", className: "tile" }, head, bar, some);
+  button.dataset.name = name;
+  button.style.setProperty("--hue", hue(prefix.length, child.code));
+  button.style.setProperty("--share", `${Math.max(2, (100 * child.items) / largest)}%`);
+  button.addEventListener("click", () => openCodes([...prefix, child.code]));
   return make("li", {}, button);
 }
