@@ -276,7 +276,7 @@ def rows(args: SpeedOptions) -> Iterator[Figures]:
     """What the shortcuts cost on the benchmark's rows (`--data`): hit rates with the embedded model."""
     from genius.data.base import open_dataset
     from genius.evaluate.evaluator import Evaluator
-    from genius.evaluate.protocol import EvalOptions
+    from genius.evaluate.options import EvalOptions
     from genius.evaluate.systems import CodeSearch
     from genius.model import Model
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from genius.cli import VERBS, app
 from genius.errors import BadInput
-from genius.evaluate.protocol import EvalOptions, FrontierOptions, GenerativeConfig
+from genius.evaluate.options import EvalOptions, FrontierOptions, GenerativeConfig
 from genius.evaluate.run import split_encoder
 from genius.evaluate.systems import (
     FAISS,

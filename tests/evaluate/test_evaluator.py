@@ -15,7 +15,7 @@ from genius.errors import BadData, BadInput
 from genius.evaluate.baselines.exact import Exact
 from genius.evaluate.evaluator import SEARCH_SOURCES, Evaluator
 from genius.evaluate.metrics import NO_ITEM
-from genius.evaluate.protocol import EvalOptions
+from genius.evaluate.options import EvalOptions
 from genius.evaluate.results import source_hash
 
 NAMES = {"data": "colours", "model": "tiny"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from genius.data.mbeir import MBeir
-from genius.evaluate.protocol import EvalOptions, Workspace
+from genius.evaluate.options import EvalOptions, Workspace
 from genius.evaluate.run import evaluate, parallel_jobs, search_in_parallel
 
 

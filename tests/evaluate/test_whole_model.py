@@ -10,7 +10,7 @@ from genius.data.mbeir import MBeir
 from genius.decode.init import fresh_decoder
 from genius.decode.shape import DecoderShape
 from genius.decode.targets import level_losses
-from genius.evaluate.protocol import EvalOptions, Workspace
+from genius.evaluate.options import EvalOptions, Workspace
 from genius.evaluate.run import evaluate
 from genius.evaluate.systems import OURS
 from genius.model import Model

@@ -35,7 +35,7 @@ from genius.cli.evaluate import (
     workspace_of,
 )
 from genius.errors import BadInput
-from genius.evaluate.protocol import EvalOptions, FrontierOptions, Workspace
+from genius.evaluate.options import EvalOptions, FrontierOptions, Workspace
 
 if TYPE_CHECKING:
     from genius.data.base import Dataset

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from genius.errors import BadInput
-from genius.evaluate.protocol import EvalOptions, GenerativeConfig, Workspace
+from genius.evaluate.options import EvalOptions, GenerativeConfig, Workspace
 
 if TYPE_CHECKING:
     from genius.data.base import Dataset

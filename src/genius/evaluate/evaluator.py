@@ -25,16 +25,8 @@ from genius.errors import BadData, BadInput
 from genius.evaluate.cache import Inputs, Progress, key_of, read_items, read_queries
 from genius.evaluate.embeddings import Embedder, EncodedPool, EncodedQueries, EncoderOnly
 from genius.evaluate.metrics import NO_ITEM, Qrels
-from genius.evaluate.protocol import (
-    DEPTH,
-    SETTINGS,
-    EvalOptions,
-    Faults,
-    RowMetrics,
-    RowQrels,
-    match_qrels,
-    row_metrics,
-)
+from genius.evaluate.options import EvalOptions
+from genius.evaluate.protocol import DEPTH, SETTINGS, Faults, RowMetrics, RowQrels, match_qrels, row_metrics
 from genius.evaluate.results import Entry, Results, source_hash
 from genius.evaluate.systems import System, TopK
 from genius.evaluate.trec import write_run

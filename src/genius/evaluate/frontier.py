@@ -24,7 +24,7 @@ from genius.evaluate.cache import Inputs, Progress
 from genius.evaluate.embeddings import CHUNK, EncodedPool, EncodedQueries, Floats, open_or_none
 from genius.evaluate.evaluator import Evaluator
 from genius.evaluate.metrics import Qrels, grade
-from genius.evaluate.protocol import EvalOptions, FrontierOptions, Workspace
+from genius.evaluate.options import EvalOptions, FrontierOptions, Workspace
 from genius.evaluate.results import crossovers, versions
 from genius.evaluate.run import Log
 from genius.evaluate.scaled_pools import ScaledPools

@@ -1,4 +1,4 @@
-"""The protocol of M-BEIR and the paper: options, the k reported for a dataset, metrics of a row, data faults.
+"""The protocol of M-BEIR and the paper: which k is reported for a dataset, the metrics of a row, data faults.
 
 Local: a row is searched in its own pool. Universal: in the union of all pools. A query counts unless it has
 no relevant item at all; whatever kept it from being answered (an unreadable image, positives that the pool
@@ -8,8 +8,7 @@ lacks) counts as a miss and is reported beside the metrics.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field
-from pathlib import Path
+from dataclasses import asdict, astuple, dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -26,56 +25,6 @@ DEPTH = 50  # length of the ranked lists that are evaluated; MRR counts to here 
 CUTOFFS = (1, 5, 10, 20, 50)
 METRICS = (*(f"hit@{k}" for k in CUTOFFS), *(f"recall@{k}" for k in CUTOFFS), "mrr", "ndcg@10")
 _LARGER_K = frozenset({"fashion200k", "fashioniq"})  # M-BEIR reports these at larger k
-
-
-@dataclass(frozen=True, slots=True)
-class EvalOptions:
-    """Which queries are searched, and how."""
-
-    setting: str = "universal"
-    split: str = "test"
-    limit: int = 0  # queries of each row; 0: all
-    all_instructions: bool = False
-    seeds: int = 1  # of systems that depend on a seed
-    beam: int = 0  # of searches by the decoder; 0: the model's, or the paper's
-
-
-@dataclass(frozen=True, slots=True)
-class FrontierOptions:
-    """What is measured at growing pool sizes."""
-
-    systems: str = "ours,faiss"  # beside exact
-    sizes: Sequence[int] = (2_000, 5_000, 16_000, 50_000, 400_000)
-    beams: Sequence[int] = (1, 5, 10, 20, 50)  # to compare on the real pool
-    queries: int = 20  # of each row
-    split: str = "test"
-    build_limit: int = 100_000  # items; in larger pools systems that are slow to build are left out
-
-
-@dataclass(frozen=True, slots=True)
-class GenerativeConfig:
-    """Size and training of a generative baseline's decoder: small enough for two cores."""
-
-    steps: int = 600
-    batch: int = 128
-    rate: float = 3e-3
-    layers: int = 2
-    width: int = 128
-    noise: float = 0.4  # norm of the noise on the unit embeddings that are memorized
-    memorize: float = 0.6  # share of a batch
-    beam: int = 50
-    queries: int = 0  # train queries of each row; 0: all
-    seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Workspace:
-    """Cache, device, and how baselines are trained there."""
-
-    cache: Path
-    device: str = "cpu"
-    runs: Path | None = None  # folder for TREC run files
-    generative: GenerativeConfig = field(default_factory=GenerativeConfig)
 
 
 def reported_cutoffs(dataset: str) -> tuple[int, ...]:

@@ -22,7 +22,8 @@ from genius.evaluate.baselines.exact import Exact
 from genius.evaluate.cache import Progress
 from genius.evaluate.embeddings import EncoderOnly
 from genius.evaluate.evaluator import Evaluator
-from genius.evaluate.protocol import DEPTH, EvalOptions, Workspace, match_qrels, row_metrics
+from genius.evaluate.options import EvalOptions, Workspace
+from genius.evaluate.protocol import DEPTH, match_qrels, row_metrics
 from genius.evaluate.results import Entry, Results
 from genius.evaluate.systems import GENERATIVE, SystemContext, make_systems, system_names
 from genius.evaluate.trec import Run, match_run, read_run

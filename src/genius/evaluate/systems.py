@@ -19,7 +19,7 @@ from genius.data.base import Dataset, Row
 from genius.errors import BadInput
 from genius.evaluate.embeddings import Embedder, EncodedPool, EncodedQueries, Floats, Ints
 from genius.evaluate.metrics import NO_ITEM
-from genius.evaluate.protocol import GenerativeConfig
+from genius.evaluate.options import GenerativeConfig
 from genius.search.options import SearchOptions
 from genius.search.searcher import Searcher
 from genius.search.segment import TrieSegment

@@ -12,7 +12,7 @@ from genius.evaluate.cache import MODALITIES, Progress, read_items
 from genius.evaluate.embeddings import open_or_none
 from genius.evaluate.evaluator import Evaluator
 from genius.evaluate.frontier import modality_codes
-from genius.evaluate.protocol import EvalOptions, Workspace
+from genius.evaluate.options import EvalOptions, Workspace
 from genius.model import Model
 from genius.plots.codes import grid, groups
 from genius.plots.maps import Floats, maps

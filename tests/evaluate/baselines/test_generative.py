@@ -9,7 +9,7 @@ from genius.data.base import Row
 from genius.errors import BadInput
 from genius.evaluate.baselines.generative import GenerativeBaseline, TrainingExamples, read_examples
 from genius.evaluate.baselines.identifiers import residual_codes
-from genius.evaluate.protocol import GenerativeConfig
+from genius.evaluate.options import GenerativeConfig
 from genius.evaluate.systems import System
 
 QUICK = GenerativeConfig(steps=150, batch=64, rate=4e-3, layers=1, width=64, beam=20)

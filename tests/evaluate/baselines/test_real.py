@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from genius.evaluate.baselines.exact import Exact
 from genius.evaluate.baselines.faiss import faiss_flat, faiss_rq, hnsw, ivf_pq, ivf_pq_best, pq
 from genius.evaluate.baselines.generative import KINDS, GenerativeBaseline, TrainingExamples
-from genius.evaluate.protocol import GenerativeConfig
+from genius.evaluate.options import GenerativeConfig
 
 BENCH = Path(__file__).resolve().parents[3].parent / "shared" / "bench"
 pytestmark = pytest.mark.skipif(

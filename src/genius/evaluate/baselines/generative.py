@@ -35,7 +35,7 @@ from genius.evaluate.baselines import identifiers
 from genius.evaluate.baselines.identifiers import Identifiers
 from genius.evaluate.cache import MODALITIES, key_of, read_items, read_queries
 from genius.evaluate.embeddings import Embedder, EncodedPool, EncodedQueries, Floats
-from genius.evaluate.protocol import GenerativeConfig
+from genius.evaluate.options import GenerativeConfig
 from genius.evaluate.systems import System, TopK
 from genius.search.decoder import search_by_decoder
 from genius.search.rank import rank
