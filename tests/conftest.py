@@ -10,6 +10,7 @@ import signal
 import pytest
 
 os.environ["GENIUS_DEBUG_LOCKS"] = "1"
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes would compile the package anew
 # Some virtual machines announce AMX and then kill what uses it (bfloat16 products): keep torch below it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 signal.signal(signal.SIGINT, signal.default_int_handler)  # such a shell ignores it, and children would, too
