@@ -149,7 +149,7 @@ class Client:
             "vector": _numbers(parts.vector),
             "want": parts.want,
             "instruction": parts.instruction,
-            "limit": k,
+            "k": k,
             "search": search,
             "rerank": rerank,
             "beam": beam,
@@ -226,7 +226,7 @@ class Client:
         """What is like a stored item, but as the words in `but` say; the item itself is left out."""
         asked = Query().wanting(want, instruction)
         body = {
-            "like": id, "text": but, "limit": k, "want": asked.want, "instruction": asked.instruction,
+            "like": id, "text": but, "k": k, "want": asked.want, "instruction": asked.instruction,
             "where": where, "at_least": at_least, "offset": offset or None,
         }  # fmt: skip
         return _hits(self._json("POST", "/v1/search", _without_none(body)))

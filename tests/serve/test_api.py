@@ -72,6 +72,17 @@ def test_a_search_answers_as_the_engine_does(client, engine):
     assert len(response.headers["x-request-id"]) == 12
 
 
+def test_k_and_limit_are_one_thing(client):
+    for name in ("k", "limit"):
+        assert len(ids(client.post("/v1/search", json={"text": "red", name: 3}))) == 3
+        assert len(ids(client.post("/v1/search", data={"text": "red", name: "3"}, files={"x": b""}))) == 3
+
+
+def test_an_empty_instruction_of_a_form_asks_without_one(client, engine):
+    client.post("/v1/search", data={"text": "red", "want": "image", "instruction": ""}, files={"x": b""})
+    assert engine.model.instructions == [""]
+
+
 def test_confidence_and_a_threshold(client, engine):
     asked = {"text": "something red", "at_least": 0.5}
     refused = client.post("/v1/search", json=asked)
@@ -228,7 +239,7 @@ def test_caps_are_named(engine):
         assert over.status_code == 422 and "pixels" in over.json()["detail"]
         schema = client.get("/openapi.json").json()["paths"]["/v1/search"]["post"]["requestBody"]
         fields = schema["content"]["application/json"]["schema"]["properties"]
-        assert fields["limit"]["maximum"] == 12 and fields["beam"]["anyOf"][0]["maximum"] == 30
+        assert fields["k"]["maximum"] == 12 and fields["beam"]["anyOf"][0]["maximum"] == 30
 
 
 @pytest.mark.parametrize(

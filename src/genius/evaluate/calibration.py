@@ -2,6 +2,7 @@
 
 Every query asks for the modality it wants, with the engine's own instruction, in the pool of all items. Its
 first ten answers are observations: an item is right if any task of the data calls it relevant to that query.
+An item that shows the query's own image is left out, as the item that asks is.
 """
 
 from __future__ import annotations
@@ -55,6 +56,10 @@ def observe(dataset: Dataset, model: Model, embedder: Embedder, split: str) -> d
     """What queries of the split find, by kind: by embeddings (`vectors`) and by codes alone (`codes`)."""
     pool = embedder.pool(read_items(dataset.pool(split), fuses=embedder.fuses))
     place = {name: number for number, name in enumerate(pool.ids)}
+    shown: dict[Any, set[int]] = defaultdict(set)  # by image
+    for item in dataset.pool(split):
+        if item.image is not None and item.id in place:
+            shown[item.image].add(place[item.id])
     rows = [list(dataset.queries(split, row)) for row in dataset.rows(split)]
     relevant: dict[Any, set[int]] = defaultdict(set)
     for query in (query for row in rows for query in row):
@@ -71,7 +76,7 @@ def observe(dataset: Dataset, model: Model, embedder: Embedder, split: str) -> d
             continue
         queries = embedder.queries(read_queries(row, _sentence, fuses=embedder.fuses))
         for name, similarity in ways.items():
-            found[name].append(_observe_row(pool, row, queries, relevant, similarity, first))
+            found[name].append(_observe_row(pool, row, queries, relevant, shown, similarity, first))
         first += len(row)
     return {name: _by_kind(several) for name, several in found.items()}
 
@@ -81,6 +86,7 @@ def _observe_row(
     row: Sequence[LabelledQuery],
     queries: EncodedQueries,
     relevant: dict[Any, set[int]],
+    shown: dict[Any, set[int]],
     similarity: Similarity,
     first: int,
 ) -> Observations:
@@ -92,8 +98,10 @@ def _observe_row(
         if not queries.valid[number] or not len(items):
             continue
         similar = similarity(pool, queries, number, items)
-        best = np.argsort(-similar, kind="stable")[:FIRST]
         answers = relevant[query.text, query.image]
+        asks = shown.get(query.image, set()) - answers
+        order = np.argsort(-similar, kind="stable")[: FIRST + len(asks)]
+        best = order[[int(item) not in asks for item in items[order]]][:FIRST]
         labels = [int(item) in answers for item in items[best]]
         gaps = background_gaps(similar[best], similar[spread])
         parts.append((similar[best], gaps, labels, np.full(len(best), first + number), np.arange(len(best))))
@@ -114,9 +122,8 @@ def fit_calibration(observed: Iterable[Observations]) -> Calibration:
         for one in several
         if one.right.sum() >= FEWEST and not one.right.all()
     }
-    columns = [
-        np.concatenate([getattr(one, name) for one in several]) for name in ("similar", "gap", "right")
-    ]
+    names = ("similar", "gap", "right")
+    columns = [np.concatenate([getattr(one, name) for one in several]) for name in names]
     return Calibration(kinds, fit_weights(*columns))
 
 

@@ -111,7 +111,7 @@ class EngineBackend:
         """The hits of a search, and how many searches were answered together."""
         self._require_ready()
         settings = SearchSettings(
-            ask.limit,
+            ask.k,
             ask.search,
             ask.rerank,
             ask.beam,

@@ -69,7 +69,7 @@ def routes(backend: Backend, *, originals: bool) -> APIRouter:
         "/v1/search",
         response_model=SearchResponse,
         summary="Find items with a text, an image or both",
-        openapi_extra=_body(SearchRequest, {"beam": limits.beam, "limit": limits.hits}),
+        openapi_extra=_body(SearchRequest, {"beam": limits.beam, "k": limits.hits}),
         responses=MISSING,
     )
     async def search(request: Request) -> Response:
@@ -295,7 +295,7 @@ def _body(kind: type[BaseModel], caps: dict[str, int], multipart: type[BaseModel
     if "items" in whole["properties"]:
         whole["properties"]["items"] |= {"items": inner["NewItem"], "maxItems": caps["items"]}
     for schema in (whole, form):
-        for name in set(caps) & {"beam", "limit"}:
+        for name in set(caps) & {"beam", "k"}:
             field = schema["properties"].get(name, {})
             for option in field.get("anyOf", [field]):
                 if option.get("type") == "integer":

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
+    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -105,7 +106,9 @@ class SearchRequest(BaseModel):
         description="A sentence that says what is wanted; empty: none; absent: the default.",
     )
     at_least: float | None = Field(None, ge=0, le=1, description="Leave out hits of less confidence.")
-    limit: Annotated[int, _capped("hits")] = Field(20, ge=1, description="How many hits.")
+    k: Annotated[int, _capped("hits")] = Field(
+        20, ge=1, validation_alias=AliasChoices("k", "limit"), description="How many hits (or: limit)."
+    )
     beam: Annotated[int | None, _capped("beam")] = Field(
         None, ge=1, description="How many prefixes of codes are followed."
     )
@@ -121,10 +124,8 @@ class SearchRequest(BaseModel):
     @model_validator(mode="after")
     def _not_too_deep(self, info: ValidationInfo) -> SearchRequest:
         limits = info.context if isinstance(info.context, Limits) else Limits()
-        if self.offset + self.limit > limits.depth:
-            raise ValueError(
-                f"offset and limit are {self.offset + self.limit} together: at most {limits.depth}"
-            )
+        if self.offset + self.k > limits.depth:
+            raise ValueError(f"offset and k are {self.offset + self.k} together: at most {limits.depth}")
         return self
 
     @model_validator(mode="after")
