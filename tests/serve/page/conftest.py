@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from genius.confidence import Calibration, ConfidenceWeights
 from genius.engine import Engine
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
@@ -137,7 +138,9 @@ def served(tmp_path_factory, fake, module_kit, files) -> Iterator[object]:
         else item
         for n, item in enumerate(module_kit.colours(fake))
     ]
-    with Engine.create(tmp_path_factory.mktemp("page") / "index", fake.FakeModel()) as engine:
+    model = fake.FakeModel()
+    model.calibrations = {"vectors": Calibration({}, ConfidenceWeights(-16.0, 20.0, 0.0))}
+    with Engine.create(tmp_path_factory.mktemp("page") / "index", model) as engine:
         engine.add(items)
         with module_kit.live(engine) as running:
             yield running

@@ -108,6 +108,20 @@ def test_fields_on_the_card(page):
     page.until(lambda: page.all(f"{first} .facts") and page.all(f"{first} .chip"))
 
 
+def test_how_sure_an_answer_is(page):
+    page.want("image")
+    page.search("red")
+    sure = [one.text for one in page.all("#results .sure")]
+    assert sure[0] == "98 %" and sure[-1].startswith("0.0") and not page.shown("#nearest")
+    page.press("#options > summary")
+    page.one("#at-least").send_keys("50")
+    assert 1 <= len(page.search("red")) < 10 and not page.shown("#nearest")
+    page.one("#at-least").clear()
+    page.one("#at-least").send_keys("99.9")
+    found = page.search("red")
+    assert page.text("#nearest") == "Nothing close was found; the nearest are:" and found[0] == "red"
+
+
 def test_filters_and_facets(page):
     page.search("red")
     menu = "#facets details[data-field=tone]"
@@ -132,7 +146,7 @@ def test_filters_and_facets(page):
     page.until(lambda: sorted(page.ids()) == ["blue", "p-blue", "t/blue"])
     page.press("#options > summary")
     page.one("#where").send_keys("price < \n")
-    page.until(lambda: "in the filter" in page.text("#notice"))
+    page.until(lambda: "In the filter" in page.text("#notice"))
     assert len(page.ids()) == 3, "what was found before stays"
     assert [line for line in page.console() if "422" not in line] == []
 

@@ -44,7 +44,7 @@ def test_a_slow_answer_can_be_asked_for_again(page):
     page.until(lambda: "takes too long" in page.text("#notice") and not page.all("#form.busy"))
     page.run(BREAK, "busy")
     page.press("#notice button")
-    page.until(lambda: "the server is loading" in page.text("#notice") and page.ids() == before)
+    page.until(lambda: "The server is loading" in page.text("#notice") and page.ids() == before)
     page.run(BREAK, "fine")
     page.press("#notice button")
     page.until(lambda: not page.shown("#notice") and page.ids() != before)
@@ -52,7 +52,7 @@ def test_a_slow_answer_can_be_asked_for_again(page):
 
 def test_a_stored_item_that_is_gone(page):
     page.open("/#/search?like=never-there")
-    page.until(lambda: "no item has this id" in page.text("#notice"))
+    page.until(lambda: "No item has this id" in page.text("#notice"))
     assert not page.all("#notice button"), "asking again would not help"
     assert [line for line in page.console() if "404" not in line] == []
 

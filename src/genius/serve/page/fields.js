@@ -31,7 +31,7 @@ export function written(value) {
 // Ids of pictures are mostly paths, of which the end tells most.
 export const shortId = (item) => (item.image ? item.id.replace(/^.*\/(?=.)/, "") : item.id);
 
-export const percent = (confidence) => `${Math.round(100 * confidence)} %`;
+export const percent = (confidence) => `${confidence < 0.1 ? (100 * confidence).toFixed(1) : Math.round(100 * confidence)} %`;
 
 // The line with name and confidence, chosen metadata, and the codes where they are wanted.
 export function about(item) {
@@ -40,7 +40,7 @@ export function about(item) {
   if (shows("name")) line.append(make("span", { className: "name", textContent: shortId(item), title: item.id }));
   if (shows("sure") && typeof item.confidence === "number") {
     const sure = make("span", { className: "sure", textContent: percent(item.confidence) });
-    sure.title = `Of answers like this one, about ${percent(item.confidence)} are right`;
+    sure.title = `Of answers like this one, about ${percent(item.confidence)} are the one that was meant`;
     line.append(sure);
   }
   if (line.children.length) parts.push(line);

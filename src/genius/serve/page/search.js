@@ -11,6 +11,7 @@ const SLOW_MS = 6000;
 const LEARN_MS = 1500; // a search does not wait longer for the names of fields
 const SAMPLE = 100; // items whose fields are learned
 const TASTERS = 12;
+const CLOSE = 0.03; // where the best answer is less sure than this, it is hardly what was meant
 const NARROW = matchMedia("(max-width: 480px)");
 const asked = { image: null, like: null }; // a picture (Blob), and an item to start from
 let running = null; // the search under way
@@ -70,7 +71,7 @@ function clear() {
   running?.abort();
   results.clear();
   $("view-search").classList.remove("answered");
-  $("said").hidden = $("none").hidden = $("tools").hidden = $("notice").hidden = true;
+  for (const id of ["said", "none", "tools", "notice", "nearest"]) $(id).hidden = true;
   showTasters();
 }
 
@@ -80,6 +81,7 @@ function request(cursor) {
   return {
     text: value("q"), image: asked.image, like: asked.like, want: want(), instruction: sentence, cursor,
     limit: value("limit"), beam: value("beam"), search: value("method"), rerank: value("rerank"),
+    at_least: value("at-least") && Number(value("at-least")) / 100,
     where: filters.where() || null, facets: cursor ? null : filters.facetFields(fields.learn([])).join(","),
   };
 }
@@ -100,10 +102,13 @@ async function run(cursor = null) {
     if (mine !== running) return false;
     failed = null;
     $("notice").hidden = true;
-    const first = cursor ? results.append(answer) : results.set(answer);
+    const close = answer.hits.length > 0 && !(answer.hits[0].confidence < CLOSE);
+    const found = answer.hits.length ? answer : { ...answer, hits: answer.nearest };
+    const first = cursor ? results.append(found) : results.set(found);
     say(answer, cursor);
+    if (!cursor) $("nearest").hidden = close || !results.hits.length;
     if (first && document.activeElement === document.body) first.focus();
-    return answer.hits.length > 0;
+    return found.hits.length > 0;
   } catch (error) {
     if (error.name === "AbortError" || mine !== running) return false;
     failed = error.again ? again : null;
@@ -124,7 +129,8 @@ function busy(on) {
 
 // Say what went wrong, or is slow, and offer to try again. A wrong filter is shown with the place of the mistake.
 function notice(text, again, kept = false) {
-  const [reason, ...place] = text.split("\n");
+  const [first, ...place] = text.split("\n");
+  const reason = first[0].toUpperCase() + first.slice(1) + (/[.!?]$/.test(first) ? "" : ".");
   const parts = [make("p", { textContent: kept ? `${reason} What you see below was found before.` : reason })];
   if (place.length) parts.push(make("pre", { textContent: place.join("\n") }));
   $("notice").replaceChildren(make("div", {}, ...parts));

@@ -44,7 +44,7 @@ function show(item) {
   $("detail-title").textContent = titleOf(item) || shortId(item);
   $("detail-text").textContent = item.text || "";
   $("detail-text").hidden = !item.text;
-  $("detail-problem").textContent = "";
+  $("detail-problem").textContent = item.missing ? "Its file is not where it was when it was read." : "";
   showPicture(item);
   showFacts(item);
   sayPlace();
@@ -56,7 +56,7 @@ function showPicture(item) {
   const image = make("img", { id: "detail-image", hidden: !item.image, alt: item.text || titleOf(item) || `picture ${item.id}` });
   old.replaceWith(image); // a new one, so that the picture before it is not shown meanwhile
   if (!item.image) return;
-  image.addEventListener("error", () => { image.hidden = true; $("detail-problem").textContent = "The picture cannot be read any more."; });
+  image.addEventListener("error", () => { image.hidden = true; $("detail-problem").textContent ||= "The picture cannot be read any more."; });
   api.showThumbnail(image, item.id, 1024);
 }
 
@@ -69,7 +69,7 @@ function showFacts(item) {
   if (typeof item.confidence === "number") how.push(`${percent(item.confidence)} sure`);
   if (item.score !== undefined) how.push(`similarity ${item.score.toFixed(3)}`);
   $("detail-how").replaceChildren(make("p", { className: "fine", textContent: how.join(" · ") }), chips(item));
-  $("detail-original").hidden = !item.path;
+  $("detail-original").hidden = !item.path || item.missing === true;
   $("detail-original").href = api.originalPath(item.id);
 }
 
