@@ -197,9 +197,18 @@ class Engine:
         with self._loading:
             settings = self.index.settings
             if self._loaded is None or self._loaded.model.fingerprint != settings["fingerprint"]:
-                self._use_model(load_model(self.index.model_source, self._device), settings)
+                self._use_model(self._load(self.index.model_source), settings)
             assert self._loaded is not None
             return self._loaded
+
+    def _load(self, source: str) -> RetrievalModel:
+        """The model at `source`; after a fit, its encoder is the one in use."""
+        from genius.model import Model
+
+        before = None if self._loaded is None else self._loaded.model
+        if isinstance(before, Model) and self.index.settings.get("fit"):
+            return Model.load(source, self._device, before.encoder)
+        return load_model(source, self._device)
 
     # --- changing ------------------------------------------------------------------------------------------
 

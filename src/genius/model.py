@@ -67,13 +67,19 @@ class Model:
     calibrations: Mapping[str, Calibration] = field(default_factory=dict)  # by `vectors` or `codes`
 
     @classmethod
-    def load(cls, name: str | Path = "mini", device: str = "cpu") -> Self:
-        """The model `name` (shipped, or a folder), ready to use."""
+    def load(
+        cls,
+        name: str | Path = "mini",
+        device: str = "cpu",
+        loaded: Encoder | FusingEncoder | None = None,
+    ) -> Self:
+        """The model `name` (shipped, or a folder), ready to use; its encoder may be `loaded` already."""
         from genius.quantize.model import load_quantizer
 
         folder, settings = model_folder(name), read_settings(name)
         try:
-            encoder = _load_encoder(folder, settings["encoder"], device)
+            known = loaded is not None and settings["encoder"].get("fingerprint") == loaded.fingerprint
+            encoder = loaded if known and loaded else _load_encoder(folder, settings["encoder"], device)
             quantizer = load_quantizer(folder, settings["quantizer"], device)
             decoder = settings.get("decoder")
             _check_parts_fit(folder, encoder, quantizer, decoder)

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("ray", reason="a cluster needs the extra `cluster`")
@@ -15,6 +16,7 @@ pytest.importorskip("ray", reason="a cluster needs the extra `cluster`")
 from genius.cluster.indexing import index_on_cluster
 from genius.cluster.parts import PartStore, part_name
 from genius.cluster.wire import pack_batches
+from genius.data.tables import read_items
 from genius.engine import Engine
 from genius.errors import BadInput
 from genius.types import Item
@@ -190,3 +192,23 @@ def test_what_ends_every_worker_is_left_out(tmp_path: Path, monkeypatch) -> None
     assert done["ids"] == ["bad"]
     assert done["counts"] == [[0, 0, 0, [("bad", encoding.DEADLY)]]] and not done["part"]
     assert worker.parts.begin(part_name("s", 0, "f" * 64, True)) == 0
+
+
+def test_workers_code_with_what_was_fitted_to_the_index(ray, kit, tmp_path):
+    """Vectors made elsewhere, into an index with fitted codes: as one process makes it."""
+    noise = np.random.default_rng(0)
+    rows = [{"id": f"i{n}", "vector": noise.standard_normal(16).tolist()} for n in range(300)]
+    old, new = tmp_path / "old.jsonl", tmp_path / "new.jsonl"
+    for file, some in ((old, rows[:200]), (new, rows[200:])):
+        file.write_text("".join(json.dumps(row) + "\n" for row in some))
+    for name in ("one", "two"):
+        with Engine.create(tmp_path / name, encoder="vectors", dim=16) as engine:
+            engine.add(read_items(old), source=str(old))
+            engine.fit(item_bytes=4)
+            if name == "one":
+                engine.add(read_items(new), source=str(new))
+            else:
+                assert run(engine, [new]).added.added == 100
+            engine.compact()
+    assert kit.rows_of(tmp_path / "two") == kit.rows_of(tmp_path / "one")
+    assert kit.arrays_of(tmp_path / "two") == kit.arrays_of(tmp_path / "one")

@@ -67,6 +67,7 @@ def test_adding_fits_once_there_are_enough_items_and_again_when_they_have_moved(
     with Engine.create(tmp_path / "index", encoder="vectors", dim=DIM) as engine:
         engine.add(items(vectors(400)))
         assert engine.stats()["fit"]["fits"] == 0
+        assert engine.stats()["fit"]["encoder"] == "vectors"
         assert engine.stats()["fit"]["worth_fitting"] is None
         engine.add(items(vectors(700, seed=2), first=400))
         assert engine.stats()["fit"]["fits"] == 1
@@ -123,7 +124,10 @@ def test_a_fit_of_a_trained_model_keeps_its_encoder(tmp_path: Path) -> None:
         engine.add([Item(word, text=word) for word in words])
         before = engine.search("dogs", k=3, want="text")
         engine.fit(item_bytes=4)
+        encoder = engine.model.encoder  # type: ignore[attr-defined]
+        assert engine.stats()["fit"]["encoder"] == "mini"
         after = engine.search("dogs", k=3, want="text")
+        assert engine.model.encoder is encoder  # type: ignore[attr-defined]
         assert [hit.id for hit in after] == [hit.id for hit in before]
         assert after[0].score == pytest.approx(before[0].score, abs=1e-6)
         assert len(after[0].codes) == 4

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from genius.fitting.folder import QUANTIZER
+from genius.model_toml import read_model_toml
 from genius.store.index import Index
 
 FIRST_FIT = 1000  # items from which codes are worth having; with fewer, comparing all vectors is as fast
@@ -30,10 +31,12 @@ class FitState:
     distortion: float  # at that time: 1 - cosine of embedding and its codes, mean
     distortion_now: float | None  # of the items that are in the index now; None where it has no vectors
     due: str | None  # why a fit is worth it
+    encoder: str | None = None  # what embeds items and queries, where the codes are no trained model's
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as `stats` shows them."""
         return {
+            "encoder": self.encoder,
             "fits": self.number,
             "fitted": self.at or None,
             "items_then": self.items,
@@ -52,8 +55,22 @@ def fit_state(index: Index) -> FitState:
     codes = index.levels > 1
     now = _distortion(index) if codes and fit and index.dim and count else None
     return FitState(
-        number, str(fit.get("at", "")), items, distortion, now, _due(count, codes, items, distortion, now)
+        number,
+        str(fit.get("at", "")),
+        items,
+        distortion,
+        now,
+        _due(count, codes, items, distortion, now),
+        _encoder(index),
     )
+
+
+def _encoder(index: Index) -> str | None:
+    if not index.settings.get("fit"):
+        return None
+    table = read_model_toml(Path(index.model_source)).get("encoder", {})
+    named = table.get("name") if table.get("name") == "vectors" else table.get("model") or table.get("source")
+    return None if named is None else str(named)
 
 
 def _due(count: int, codes: bool, items: int, distortion: float, now: float | None) -> str | None:

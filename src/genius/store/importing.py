@@ -231,6 +231,12 @@ def _index(folder: Path, head: dict[str, Any]) -> Index:
 
 
 def _require_fit(index: Index, head: dict[str, Any]) -> None:
+    fits = index.settings.get("fit"), head.get("fit")
+    if all(fits) and index.settings["fingerprint"] != head["fingerprint"]:
+        raise BadInput(
+            f"the codes of {index.folder} were fitted anew since this export, or it is of another index: "
+            "import it into a new folder"
+        )
     index.require_model(head["model"], head["fingerprint"], head["sizes"], head["dim"])
     if index.dim is not None and not head["vectors"]:
         raise BadInput(
