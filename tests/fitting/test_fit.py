@@ -123,8 +123,8 @@ def test_a_fit_of_a_trained_model_keeps_its_encoder(tmp_path: Path) -> None:
     with Engine.create(tmp_path / "index") as engine:
         engine.add([Item(word, text=word) for word in words])
         before = engine.search("dogs", k=3, want="text")
-        engine.fit(item_bytes=4)
         encoder = engine.model.encoder  # type: ignore[attr-defined]
+        engine.fit(item_bytes=4)
         assert engine.stats()["fit"]["encoder"] == "mini"
         after = engine.search("dogs", k=3, want="text")
         assert engine.model.encoder is encoder  # type: ignore[attr-defined]
