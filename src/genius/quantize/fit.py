@@ -23,7 +23,9 @@ from genius.seeding import generator_for
 
 MAX_CODES = 256  # a code is a byte
 MIN_CODES = 16
-ITEMS_PER_SEED = 64  # vectors for each code that k-means starts from; refinement looks at the whole sample
+ITEMS_PER_SEED = 64  # vectors for each code that k-means and the first rounds of refinement look at
+KMEANS_ROUNDS = 6
+LAST_ROUNDS = 2  # of refinement, on the whole sample
 ITEMS_PER_CODE = 4  # vectors of the sample for each code of a level; fewer, and codes fit single vectors
 
 
@@ -33,7 +35,7 @@ class FitOptions:
 
     item_bytes: int = 15  # bytes of an item's codes, the modality included
     sample: int = 65_536  # embeddings that the codebooks are fitted to, at most
-    rounds: int = 10  # of refinement
+    rounds: int = 10  # of refinement, which take most of the time
     encode_beam: int = 8
     seed: int = 0
 
@@ -62,11 +64,15 @@ def fit_quantizer(embeddings: Tensor, modality: Tensor, options: FitOptions = Fi
     sizes = fitted_sizes(len(z), options.item_bytes)
     quantizer = Quantizer(z.shape[1], sizes, fusion="sum", encode_beam=options.encode_beam).to(z.device)
     generator = generator_for(z.device, options.seed, "fit")
-    start = torch.randperm(len(z), generator=generator, device=z.device)[: max(sizes) * ITEMS_PER_SEED]
-    init_codebooks(quantizer.residual, z[start], modality[start], generator, seeding="random")
-    refine(
-        quantizer.residual, z, modality, rounds=options.rounds, beam=options.encode_beam, seed=options.seed
-    )
+    few = torch.randperm(len(z), generator=generator, device=z.device)[: max(sizes) * ITEMS_PER_SEED]
+    init_codebooks(quantizer.residual, z[few], modality[few], generator, KMEANS_ROUNDS, seeding="random")
+    last = min(options.rounds, LAST_ROUNDS) if len(few) < len(z) else 0
+    for rows, rounds in ((few, options.rounds - last), (slice(None), last)):
+        if rounds:
+            refine(
+                quantizer.residual, z[rows], modality[rows],
+                rounds=rounds, beam=options.encode_beam, seed=options.seed,
+            )  # fmt: skip
     return quantizer.eval().requires_grad_(False)
 
 

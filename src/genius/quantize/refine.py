@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from genius.quantize.codebooks import split_largest
 from genius.quantize.residual import ResidualQuantizer
@@ -34,7 +35,8 @@ def refine(
     best = quantizer.vectors.clone()
     for round_number in range(rounds + 1):
         codes = quantizer.encode(z, modality, beam)
-        errors.append(float((z - quantizer.decode(codes)).square().sum(1).mean()))
+        left = z - _sums(quantizer, codes)
+        errors.append(float(left.square_().sum(1).mean()))
         if errors[-1] <= min(errors):
             best.copy_(quantizer.vectors)
         if round_number < rounds:
@@ -52,7 +54,7 @@ def _free_levels(quantizer: ResidualQuantizer) -> range:
 
 def _fit(quantizer: ResidualQuantizer, z: Tensor, codes: Tensor, sweeps: int, anchor: float) -> None:
     """Least squares of z on its code vectors with fixed codes, one level after the other."""
-    left = z - quantizer.decode(codes)
+    left = z - _sums(quantizer, codes)
     for _ in range(sweeps):
         for level in _free_levels(quantizer):
             book, code = quantizer.codebook(level), codes[:, level]
@@ -60,9 +62,14 @@ def _fit(quantizer: ResidualQuantizer, z: Tensor, codes: Tensor, sweeps: int, an
             step = torch.zeros_like(book).index_add_(0, code, left) / (size + anchor)
             book += step
             if quantizer.shared:
-                left = z - quantizer.decode(codes)  # the other levels moved too
+                left = z - _sums(quantizer, codes)  # the other levels moved too
             else:
                 left -= step[code]
+
+
+def _sums(quantizer: ResidualQuantizer, codes: Tensor) -> Tensor:
+    """`quantizer.decode` without gradients, in one pass over the table of code vectors."""
+    return F.embedding_bag(quantizer.rows(codes), quantizer.vectors, mode="sum")
 
 
 def _split_unused(quantizer: ResidualQuantizer, codes: Tensor, generator: torch.Generator) -> None:

@@ -1,0 +1,288 @@
+"""Codes fitted to the searched pool without labels, beside FAISS's quantizers and exact search.
+
+    python benchmarks/fit.py --data BENCH --features FEATURES/clip_vitb16
+
+Embeddings are those of `mini`, all rows, and CLIP's image vectors, rows whose queries and items all have a
+picture (texts are left out). Every system is fitted to the pool that is searched and stores 15 bytes an item,
+ours with the modality in them; PQ gets 16, since 512 has no 15 parts. "genius" compares a query with all
+items' codes, "genius, lookup" is the engine's search by codes alone. All are scored by cosine and by inner
+product. Options are chosen on val, test is searched once. Writes benchmarks/results/fit.json; `fit_speed.py`
+measures time and memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from _harness import run
+from numpy.typing import NDArray
+
+from genius.data.base import Dataset, Row, open_dataset
+from genius.encode.precomputed import VectorTable, read_vectors
+from genius.evaluate.baselines.exact import nearest
+from genius.evaluate.baselines.faiss import code_bits, largest_divisor, load_faiss
+from genius.evaluate.cache import read_items, read_queries
+from genius.evaluate.embeddings import Embedder, EncodedPool, EncodedQueries, EncoderOnly
+from genius.evaluate.protocol import DEPTH, RowMetrics, RowQrels, match_qrels, mean_over_rows, row_metrics
+from genius.evaluate.systems import LOOKUP_BEAM, CodeSearch
+from genius.model import Model
+from genius.quantize.fit import FitOptions, fit_quantizer
+from genius.quantize.model import Quantizer
+from genius.search.options import SearchOptions
+from genius.types import Modality
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+Fit = Callable[[Floats, Ints], Floats]  # embeddings and modalities of a pool -> what its codes stand for
+Source = Callable[[str], Callable[[str], Iterator["Pool"]]]  # a setting, then a split
+SETTINGS = ("universal", "local")
+BYTES = 15
+OURS = FitOptions(item_bytes=BYTES)
+IMAGE_TASKS = (4, 7, 8)  # every query and every item has a picture
+MODALITIES = tuple(Modality)
+
+
+class Pool(NamedTuple):
+    """Items to search, and the rows that are searched in them."""
+
+    phi: Floats  # (n, dim)
+    modality: Ints  # (n,)
+    rows: Mapping[Row, tuple[Floats, RowQrels]]  # embeddings of the queries, and what they should find
+
+
+def mini_pools(dataset: Dataset, embedder: Embedder, split: str, setting: str) -> Iterator[Pool]:
+    """The pools of a setting with all rows, by the embeddings of `mini`."""
+    rows = list(dataset.rows(split))
+    for one in [None] if setting == "universal" else rows:
+        pool = embedder.pool(read_items(dataset.pool(split, one), fuses=False))
+        row_of = {name: number for number, name in enumerate(pool.ids)}
+        searched = {}
+        for row in rows if one is None else [one]:
+            queries = list(dataset.queries(split, row))
+            encoded = embedder.queries(
+                read_queries(queries, lambda q: dataset.instructions.chosen(q).sentence, fuses=False)
+            )
+            searched[row] = encoded.phi, match_qrels(row, encoded.ids, dataset.qrels(split, row), row_of)
+        yield Pool(pool.phi, pool.modality.astype(np.int64), searched)
+
+
+def clip_pools(dataset: Dataset, root: Path, table: VectorTable, split: str, setting: str) -> Iterator[Pool]:
+    """The pools of a setting with the rows of pictures, by image vectors alone."""
+
+    def vectors(images: Sequence[Any]) -> Floats:
+        found = table.lookup([str(Path(image).relative_to(root)) for image in images])
+        return unit(found)
+
+    rows = [row for row in dataset.rows(split) if row.task in IMAGE_TASKS]
+    for one in [None] if setting == "universal" else rows:
+        items = [item for item in dataset.pool(split, one) if item.image is not None]
+        row_of = {item.id: number for number, item in enumerate(items)}
+        searched = {}
+        for row in rows if one is None else [one]:
+            queries = list(dataset.queries(split, row))
+            matched = match_qrels(row, [q.id for q in queries], dataset.qrels(split, row), row_of)
+            searched[row] = vectors([query.image for query in queries]), matched
+        modality = np.array([MODALITIES.index(item.modality) for item in items])
+        yield Pool(vectors([item.image for item in items]), modality, searched)
+
+
+class Codes(NamedTuple):
+    """Our codes of a pool."""
+
+    quantizer: Quantizer
+    codes: Ints  # (n, levels)
+
+
+class Fitted:
+    """Our codes; with `gap`, the modalities are not told apart, so the gap between them stays."""
+
+    def __init__(self, options: FitOptions, *, gap: bool = False) -> None:
+        self._options, self._gap = options, gap
+        self._seen: dict[bytes, Codes] = {}
+
+    def codes(self, phi: Floats, modality: Ints) -> Codes:
+        """Codebooks fitted to a pool, and its codes."""
+        key = blake2b(phi.tobytes()).digest()
+        if key not in self._seen:
+            z, known = torch.from_numpy(phi), torch.from_numpy(0 * modality if self._gap else modality)
+            quantizer = fit_quantizer(z, known, self._options)
+            self._seen[key] = Codes(quantizer, quantizer.encode(z, known).numpy())
+        return self._seen[key]
+
+    def __call__(self, phi: Floats, modality: Ints) -> Floats:
+        quantizer, codes = self.codes(phi, modality)
+        return quantizer.vectors_of(codes)
+
+
+def product_codes(phi: Floats, modality: Ints) -> Floats:
+    """FAISS PQ."""
+    faiss = load_faiss()
+    parts = largest_divisor(phi.shape[1], BYTES + 1)
+    return _coded(faiss.ProductQuantizer(phi.shape[1], parts, code_bits(len(phi))), phi)
+
+
+def rotated_codes(phi: Floats, modality: Ints) -> Floats:
+    """FAISS OPQ; a pool with fewer items than dimensions gets a random rotation."""
+    faiss = load_faiss()
+    dim, width = phi.shape[1], 16 * BYTES
+    rotation = faiss.RandomRotationMatrix(dim, width)
+    if len(phi) >= 2 * dim:
+        rotation = faiss.OPQMatrix(dim, BYTES, width)
+        rotation.niter = 8
+    rotation.train(phi)
+    quantizer = faiss.ProductQuantizer(width, BYTES, code_bits(len(phi)))
+    return np.asarray(rotation.reverse_transform(_coded(quantizer, rotation.apply(phi))))
+
+
+def residual_codes(phi: Floats, modality: Ints) -> Floats:
+    """FAISS RQ, as it is in the benchmark of all systems."""
+    faiss = load_faiss()
+    quantizer = faiss.ResidualQuantizer(phi.shape[1], BYTES, code_bits(len(phi)))
+    quantizer.max_beam_size, quantizer.train_type = 2, faiss.ResidualQuantizer.Train_default
+    quantizer.cp.niter = 10
+    return _coded(quantizer, phi)
+
+
+def _coded(quantizer: Any, phi: Floats) -> Floats:
+    quantizer.cp.min_points_per_centroid = 1
+    quantizer.train(phi)
+    return np.asarray(quantizer.decode(quantizer.compute_codes(phi)))
+
+
+FAISS: dict[str, Fit] = {"PQ": product_codes, "OPQ": rotated_codes, "RQ": residual_codes}
+
+
+def unit(x: Floats) -> Floats:
+    return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12))
+
+
+def lookup(pool: Pool, fit: Fitted) -> Callable[[Floats], Ints]:
+    """The engine's search by codes alone."""
+    quantizer, rows = fit.codes(pool.phi, pool.modality)
+    codes = rows.astype(np.uint16)
+    books = [book.numpy() for book in quantizer.residual.codebooks()]
+    system = CodeSearch("lookup", books, SearchOptions(rerank="codes", beam=LOOKUP_BEAM))
+    none: list[str] = []
+    ids = [str(number) for number in range(len(codes))]
+    system.index(EncodedPool(ids, pool.modality.astype(np.uint8), pool.phi, codes, "", none, _no_parts))
+
+    def search(queries: Floats) -> Ints:
+        count = len(queries)
+        zeros = np.zeros(count, np.uint8)
+        asked = EncodedQueries(["?"] * count, zeros, queries, queries, zeros == 0, "")
+        return system.search(asked, DEPTH).rows
+
+    return search
+
+
+def _no_parts(rows: Ints) -> Any:
+    raise NotImplementedError
+
+
+class Figures:
+    """Metrics of systems on rows."""
+
+    def __init__(self, setting: str) -> None:
+        self._setting = setting
+        self._rows: dict[str, list[RowMetrics]] = {}
+        self._errors: dict[str, list[tuple[int, float]]] = {}
+
+    def add(self, name: str, pool: Pool, search: Callable[[Floats], Ints]) -> None:
+        for row, (queries, matched) in pool.rows.items():
+            found = row_metrics(row, self._setting, name, matched, [search(queries)], len(pool.phi))
+            self._rows.setdefault(name, []).append(found)
+
+    def error(self, name: str, pool: Pool, coded: Floats) -> None:
+        error = float(np.square(pool.phi - coded).sum(1).mean())
+        self._errors.setdefault(name, []).append((len(pool.phi), error))
+
+    def table(self) -> dict[str, Any]:
+        """For each system: mean of the rows, share of exact search, error, each row."""
+        out: dict[str, Any] = {}
+        for name, rows in self._rows.items():
+            mean, exact = (mean_over_rows(r)["hit@5"] for r in (rows, self._rows["exact"]))
+            figures: dict[str, Any] = {"hit@5": round(mean, 4), "share of exact": round(mean / exact, 4)}
+            base = name.removesuffix(", cosine").removesuffix(", product")
+            if base in self._errors:
+                counts, errors = zip(*self._errors[base], strict=True)
+                figures["squared error"] = round(float(np.average(errors, weights=counts)), 5)
+            figures["rows"] = {f"{r.row.dataset} {r.row.task}": round(r.mean("hit@5"), 4) for r in rows}
+            out[name] = figures
+        return out
+
+
+def measure(
+    pools: Iterator[Pool], setting: str, systems: Mapping[str, Fit], scores: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
+    """Figures of the systems; `scores` names the scores of those that are not scored by cosine alone."""
+    figures = Figures(setting)
+    known: dict[bytes, dict[str, Floats]] = {}  # several rows have the same pool
+    for pool in pools:
+        figures.add("exact", pool, lambda q, pool=pool: _best(q, pool.phi))  # type: ignore[misc]
+        coded = known.setdefault(blake2b(pool.phi.tobytes()).digest(), {})
+        for name, fit in systems.items():
+            if name not in coded:
+                coded[name] = fit(pool.phi, pool.modality)
+            figures.error(name, pool, coded[name])
+            for score in scores.get(name, ["cosine"]):
+                vectors = unit(coded[name]) if score == "cosine" else coded[name]
+                label = f"{name}, {score}"
+                figures.add(label, pool, lambda q, vectors=vectors: _best(q, vectors))  # type: ignore[misc]
+            if isinstance(fit, Fitted) and name == "genius":
+                figures.add("genius, lookup", pool, lookup(pool, fit))
+    return figures.table()
+
+
+def _best(queries: Floats, items: Floats) -> Ints:
+    return nearest(queries, torch.from_numpy(np.ascontiguousarray(items)), DEPTH).rows
+
+
+def compare(pools: Callable[[str], Iterator[Pool]], setting: str) -> dict[str, Any]:
+    """Figures of all systems on the test split; FAISS's are scored in both ways."""
+    systems: dict[str, Fit] = {"genius": Fitted(OURS)} | {f"faiss {name}": fit for name, fit in FAISS.items()}
+    both = {name: ["cosine", "product"] for name in systems}
+    return measure(pools("test"), setting, systems, both)
+
+
+def choose(pools: Callable[[str], Iterator[Pool]], setting: str) -> dict[str, Any]:
+    """Figures of other options on the val split."""
+    choices: dict[str, Fit] = {
+        "genius": Fitted(OURS),
+        "genius, no refinement": Fitted(replace(OURS, rounds=0)),
+        "genius, beam 1": Fitted(replace(OURS, encode_beam=1)),
+        "genius, modalities not told apart": Fitted(OURS, gap=True),
+    }
+    return measure(pools("val"), setting, choices, {})
+
+
+def main(
+    data: Path, features: Path | None = None, cache: Path = Path("runs/fit-cache")
+) -> Iterator[dict[str, Any]]:
+    dataset = open_dataset("mbeir", data)
+    embedder = Embedder(EncoderOnly(Model.load("mini").encoder), cache)
+    result: dict[str, Any] = {"metric": "hit@5, mean of the rows", "bytes": BYTES, "options": str(OURS)}
+    sources: dict[str, Source] = {
+        "mini": lambda setting: lambda split: mini_pools(dataset, embedder, split, setting)
+    }
+    if features is not None:
+        files = features.with_suffix(".safetensors"), features.with_suffix(".names.txt")
+        table = read_vectors(*files, "image_embeds")
+        sources["CLIP ViT-B/16, images"] = lambda setting: (
+            lambda split: clip_pools(dataset, data, table, split, setting)
+        )
+    for part, figures in (("test", compare), ("val", choose)):
+        for name, pools in sources.items():
+            for setting in SETTINGS:
+                of_source = result.setdefault(name, {}).setdefault(part, {})
+                of_source[setting] = figures(pools(setting), setting)
+                yield result
+
+
+if __name__ == "__main__":
+    run(main)
