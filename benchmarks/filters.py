@@ -160,7 +160,7 @@ def measure(
 
 
 def main(
-    items: int = 1_000_000, dim: int = 128, queries: int = 100, beam: int = 50
+    items: int = 1_000_000, dim: int = 128, queries: int = 100, beam: int = 200
 ) -> Iterator[dict[str, Any]]:
     pool = QuantizedPool(dim, tiny=items < 50_000, cache=None)
     vectors = np.concatenate([x.astype(np.float16) for x, _ in pool.source.chunks(items)])

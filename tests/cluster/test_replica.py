@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
+import pickle
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,14 +22,18 @@ ray_module("ray.serve")  # its imports warn
 
 from ray.exceptions import RayActorError
 
+from genius import Item
 from genius.cluster import replica
 from genius.cluster.replica import ReplicaBackend
 from genius.cluster.vectors import ShardedVectors
+from genius.engine import Engine
 from genius.ingest.result import AddResult
+from genius.query.result import SearchResult
 from genius.serve.batching import Busy
+from genius.serve.engine_backend import EngineBackend
 from genius.serve.limits import Limits
 from genius.serve.metrics import Metrics
-from genius.serve.schemas import NewItem
+from genius.serve.schemas import ListResponse, NewItem, SearchRequest
 
 
 class Replicas:
@@ -177,3 +184,41 @@ class _Own:
 
     def __getitem__(self, places: Any) -> Any:
         return self.rows[places]
+
+
+def test_filtered_searches_and_lists_pass_through_the_front(tmp_path: Path) -> None:
+    """The front pickles what is asked and what is answered, as Ray does; the answers are the engine's."""
+    spec = importlib.util.spec_from_file_location("fake", Path(__file__).parents[1] / "cli" / "fake_model.py")
+    assert spec is not None and spec.loader is not None
+    fake = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(fake)
+    with Engine.create(tmp_path / "index", fake.FakeModel()) as engine:
+        engine.add(Item(f"i{n}", text=f"red {n}", meta={"price": n, "even": n % 2 == 0}) for n in range(20))
+        asked = {"text": "red", "where": "price >= 5 and even", "limit": 3, "offset": 1, "facets": ["even"]}
+        own, listed = asyncio.run(_through_the_front(engine, SearchRequest(**asked)))
+        (expected,) = engine.results(["red"], 3, where=asked["where"], offset=1, facets=["even"])
+        assert [(hit.id, hit.rank) for hit in own.hits] == [(hit.id, hit.rank) for hit in expected.hits]
+        assert (own.pool, own.facets, own.cursor) == (expected.pool, expected.facets, expected.cursor)
+        assert own.pool == 7 and own.cursor is not None
+        assert [item.id for item in listed.items] == ["i6", "i8"] and listed.total == 7
+        assert listed.facets["even"][0].count == 7 and listed.cursor is not None
+
+
+async def _through_the_front(engine: Engine, ask: SearchRequest) -> tuple[SearchResult, ListResponse]:
+    behind = EngineBackend(engine, Limits(search_s=60.0), Metrics())
+
+    async def answer(what: str, *arguments: Any) -> Any:
+        assert what in replica.READS
+        sent = pickle.loads(pickle.dumps(arguments))
+        return pickle.loads(pickle.dumps(await getattr(behind, what)(*sent)))
+
+    await behind.start(lambda: None)
+    await behind.started()
+    front = ReplicaBackend(
+        SimpleNamespace(answer=SimpleNamespace(remote=answer)), Limits(search_s=60.0), Metrics()
+    )
+    try:
+        result, _ = await front.search(ask)
+        return result, await front.browse("price >= 5 and even", 2, 0, None, ["even"])
+    finally:
+        await behind.stop()

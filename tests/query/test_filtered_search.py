@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -147,3 +149,29 @@ def test_an_amended_price_is_seen_by_the_next_search(tmp_path, model):
         assert [hit.id for hit in engine.search("red", where="price < 50")] == ["b"]
         engine.add([Item("a", text="red", meta={"price": 9})])  # keeps its row
         assert {hit.id for hit in engine.search("red", where="price < 50")} == {"a", "b"}
+
+
+def test_every_hit_passes_while_metadata_changes(tmp_path, model):
+    """Prices go up and down in place, items come and go: no answer mixes two states."""
+    with Engine.create(tmp_path / "index", model) as engine, ThreadPoolExecutor(1) as writer:
+        engine.add(Item(f"i{n}", text=f"red {n}", meta={"price": 10 if n % 2 else 99}) for n in range(20))
+
+        def change() -> None:
+            for turn in range(8):
+                price = 10 if turn % 2 else 99
+                engine.add(
+                    Item(f"i{n}", text=f"red {n}", meta={"price": price if n < 10 else 10}) for n in range(20)
+                )
+                engine.remove([f"i{19 - turn % 5}"])
+
+        done = writer.submit(change)
+        answers = 0
+        while not done.done() or not answers:
+            hits = engine.search("red", k=30, where="price < 50")
+            assert all(hit.meta["price"] < 50 for hit in hits)
+            answers += bool(hits)
+            time.sleep(0.002)  # a loop that never rests would keep the writer from its turn
+        done.result()
+        assert {hit.id for hit in engine.search("red", k=30, where="price < 50")} == {
+            one.id for one in engine.browse("price < 50").items
+        }
