@@ -23,6 +23,7 @@ from genius.cli.manage import check, compact, export, import_, remove, stats
 from genius.cli.plot import plot
 from genius.cli.search import search
 from genius.cli.serve import serve
+from genius.cli.settings import option_defaults, settings_file
 from genius.cli.train import train
 from genius.errors import BadInput, GeniusError, StorageError
 
@@ -95,8 +96,14 @@ def main() -> None:
     """
     signal.signal(signal.SIGTERM, _terminated)
     streams.guard()
-    code = _exit_code(lambda: app(prog_name="genius"))
+    code = _exit_code(_run)
     sys.exit(code or _exit_code(streams.flush))
+
+
+def _run() -> None:
+    """Run the verb, with the defaults of genius.toml."""
+    verbs = typer.main.get_group(app).commands
+    app(prog_name="genius", default_map=option_defaults(settings_file(), verbs))
 
 
 def _exit_code(work: Callable[[], object]) -> int:

@@ -29,6 +29,7 @@ class HitFormat(StrEnum):
     JSONL = "jsonl"
     PATHS = "paths"
     TREC = "trec"
+    HTML = "html"
 
 
 class SummaryFormat(StrEnum):

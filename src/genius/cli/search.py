@@ -6,14 +6,15 @@ import json
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from genius.cli.facets import FacetOption, WhereOption, facet_lines, facet_values
-from genius.cli.output import DEFAULT_INDEX, Device, HitFormat, IndexFolder, hit_fields, hit_lines, say
-
-NOTHING_CLOSE = "nothing close was found: lower --at-least, or leave it out"
+from genius.cli.answers import Answer, open_page, print_answers, print_paths
+from genius.cli.facets import FacetOption, WhereOption
+from genius.cli.output import DEFAULT_INDEX, Device, HitFormat, IndexFolder
+from genius.cli.query_file import read_query_file
+from genius.types import ANY
 
 
 class Method(StrEnum):
@@ -64,7 +65,20 @@ def search(
     beam: Annotated[int | None, typer.Option(help="How many prefixes of codes are followed.")] = None,
     folder: IndexFolder = DEFAULT_INDEX,
     device: Device = "cpu",
+    queries: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Many queries, one per line: texts, or JSON (`-`: from stdin)."),
+    ] = None,
     form: Annotated[HitFormat, typer.Option("--format", help="How hits are printed.")] = HitFormat.TABLE,
+    null: Annotated[
+        bool, typer.Option("-0", "--null", help="Paths as they are, each ended by NUL, for `xargs -0`.")
+    ] = False,
+    pictures: Annotated[
+        bool, typer.Option("--pictures", help="Show small pictures in the terminal.")
+    ] = False,
+    open_: Annotated[
+        bool, typer.Option("--open", help="Show the hits as a page of pictures in the browser.")
+    ] = False,
 ) -> None:
     """Find images, texts and pairs with a text, an image or both."""
     from genius.engine import Engine
@@ -73,48 +87,40 @@ def search(
 
     if instruction is not None and no_instruction:
         raise BadInput("--instruction and --no-instruction: leave one of them out")
-    if facet and form not in (HitFormat.TABLE, HitFormat.JSON):
-        raise BadInput("--facet goes with --format table or json")
-    sentence = "" if no_instruction else instruction
+    if facet and (form not in (HitFormat.TABLE, HitFormat.JSON) or queries is not None):
+        raise BadInput("--facet goes with one query, and with --format table or json")
+    options: dict[str, Any] = {
+        "instruction": "" if no_instruction else instruction,
+        "where": where,
+        "offset": offset,
+        "at_least": at_least,
+    }
+    more: dict[str, Any] = {"search": method, "rerank": rerank, "beam": beam, "facets": facet or []}
+    single = text is not None or image is not None or vector is not None or like is not None
     with Engine.open(folder, device=device) as engine:
-        if like is None:
-            query = Query(text=text, image=image, vector=None if vector is None else _vector(vector))
-            (result,) = engine.results(
-                [query],
-                k,
-                want,
-                search=method,
-                rerank=rerank,
-                beam=beam,
-                instruction=sentence,
-                where=where,
-                offset=offset,
-                facets=facet or [],
-                at_least=at_least,
-            )
+        if queries is not None:
+            if single:
+                raise BadInput("--queries has all queries: leave text, --image, --vector and --like out")
+            asked = read_query_file(queries)
+            wanted = None if want == ANY else want
+            results = engine.results(asked, k, wanted, **options, **more)
+        elif like is None:
+            asked = [Query(text=text, image=image, vector=None if vector is None else _vector(vector))]
+            results = engine.results(asked, k, want, **options, **more)
         elif image is not None or vector is not None or method or rerank or beam or facet:
             raise BadInput(
                 "--like goes with a text, what is wanted, --where, --offset and -k: leave the others out"
             )
         else:
-            result = engine.like_result(
-                like, text, k, want, instruction=sentence, where=where, offset=offset, at_least=at_least
-            )
-        hits, facets = result.hits, result.facets
-        if result.nearest:
-            say("nothing close was found; the nearest are:" if form is HitFormat.TABLE else NOTHING_CLOSE)
-            hits = list(result.nearest) if form is HitFormat.TABLE else []
-        if facets and form is HitFormat.JSON:
-            print(
-                json.dumps(
-                    {"hits": [hit_fields(hit) for hit in hits], "facets": facet_values(facets)}, indent=2
-                )
-            )
+            asked = [Query(text=" ".join(filter(None, (f"like {like}", text))))]
+            results = [engine.like_result(like, text, k, want, **options)]
+        answers = [Answer(*one) for one in zip(asked, results, strict=True)]
+        if open_:
+            open_page(answers, engine.thumbnail)
+        elif null:
+            print_paths(answers)
         else:
-            for line in hit_lines(hits, form):
-                print(line)
-            for line in facet_lines(facets):
-                print(line)
+            print_answers(answers, form, engine.thumbnail if pictures else None, engine.thumbnail)
         sys.stdout.flush()  # before files are closed, which takes a moment
 
 

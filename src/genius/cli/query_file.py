@@ -1,0 +1,49 @@
+"""Many queries from a file: a text on each line, or a JSON object with the parts of a query."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from genius.errors import BadInput
+from genius.types import Query
+
+FIELDS = ("id", "text", "image", "want", "instruction")
+
+
+def read_query_file(file: Path) -> list[Query]:
+    """The queries of a file (`-`: stdin); one without an id is called by the number of its line, from 1."""
+    try:
+        lines = (sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8-sig")).splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"cannot read {file}: {error}") from None
+    queries = [
+        _query(line.strip(), number, f"{file}:{number}")
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    ]
+    if not queries:
+        raise BadInput(f"{file} has no queries: write one on each line")
+    return queries
+
+
+def _query(line: str, number: int, place: str) -> Query:
+    if not line.startswith("{"):
+        return Query(text=line, id=str(number))
+    try:
+        fields: dict[str, Any] = json.loads(line)
+    except ValueError as error:
+        raise BadInput(f"{place}: not JSON ({error})") from None
+    unknown = sorted(fields.keys() - set(FIELDS))
+    if unknown or not all(isinstance(value, str) for value in fields.values()):
+        raise BadInput(f"{place}: a query has the fields {', '.join(FIELDS)}, all of them strings")
+    image = Path(fields["image"]) if "image" in fields else None
+    query = Query(
+        text=fields.get("text"),
+        image=image,
+        instruction=fields.get("instruction"),
+        id=fields.get("id", str(number)),
+    )
+    return query.wanting(fields.get("want"))
