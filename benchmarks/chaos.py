@@ -29,11 +29,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from chaos_actors import ClusterIndexing, HttpWriter, Reader, Searcher, Service, Writer
+from chaos_actors import ClusterIndexing, Reader, Writer
 from chaos_clients import BadClients
 from chaos_faults import Faults
 from chaos_judge import Judge
 from chaos_roles import stored
+from chaos_services import HttpWriter, Searcher, Service
 
 from genius.engine import Engine
 from genius.store.check import check

@@ -7,6 +7,7 @@ python preloaded.py SOCKET python -                  runs the program on standar
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import select
@@ -17,12 +18,15 @@ from pathlib import Path
 
 
 def serve(place: str) -> None:
-    import genius.cli
-    import genius.cli.index
-    import genius.cli.search
-    import genius.engine
-    import genius.model  # noqa: F401 (torch)
-
+    for name in (
+        "cli.index",
+        "cli.search",
+        "engine",
+        "encode.mini.encoder",
+        "quantize.model",
+        "search.searcher",
+    ):
+        importlib.import_module(f"genius.{name}")  # imports only: threads would not survive a fork
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(place)
