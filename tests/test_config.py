@@ -165,3 +165,12 @@ SHIPPED = sorted((Path(__file__).resolve().parents[1] / "recipes").glob("*.toml"
 @pytest.mark.parametrize("file", SHIPPED, ids=[file.name for file in SHIPPED])
 def test_every_shipped_recipe_is_right(file: Path) -> None:
     assert load_recipe(file).name
+
+
+def test_a_shipped_recipe_goes_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe("mini", ["data.root=x"]).name == "mini"
+    with pytest.raises(BadRecipe, match=r"give a file, or one of .*bench.*mini"):
+        load_recipe("nothing")
+    with pytest.raises(BadRecipe, match=r"no recipe at nothing\.toml"):
+        load_recipe("nothing.toml")

@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from genius.data.base import DATASETS
 from genius.errors import BadRecipe
 
+HERE = Path(__file__).resolve().parent
+RECIPES = (HERE / "recipes", HERE.parents[1] / "recipes")  # of an installed package, of a checkout
 S = TypeVar("S", bound="ConfigTable")
 
 
@@ -189,12 +191,26 @@ class Recipe(ConfigTable):
     decoder_training: DecoderTrainingConfig | None = None
 
 
-def load_recipe(file: Path, overrides: Iterable[str] = ()) -> Recipe:
-    """The recipe in `file` with `a.b=value` overrides; wrong keys and types are named in the error."""
+def recipe_file(name: str | Path) -> Path:
+    """The file of a recipe: a path, or the name of a shipped one, such as `mini`."""
+    path = Path(name)
+    shipped = {file.stem: file for folder in RECIPES for file in sorted(folder.glob("*.toml"))}
+    if path.exists() or (path.parent == Path() and path.suffix):
+        return path
+    if str(path) in shipped:
+        return shipped[str(path)]
+    if path.suffix:
+        return path
+    raise BadRecipe(f"no recipe {str(name)!r}: give a file, or one of {', '.join(sorted(shipped))}")
+
+
+def load_recipe(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
+    """A recipe with `a.b=value` overrides; wrong keys and types are named in the error."""
+    file = recipe_file(name)
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise BadRecipe(f"no recipe at {file}: the shipped ones are in recipes/") from None
+        raise BadRecipe(f"no recipe at {file}: `genius train all mini` uses a shipped one") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadRecipe(f"{file} is not TOML: {error}") from None
     for override in overrides:

@@ -22,7 +22,9 @@ def train(
     stage: Annotated[
         TrainingStage, typer.Argument(help="The stage to train; `all` runs what the recipe has.")
     ],
-    recipe: Annotated[Path, typer.Argument(help="A recipe in TOML; the shipped ones are in recipes/.")],
+    recipe: Annotated[
+        str, typer.Argument(help="A recipe in TOML, or the name of a shipped one: mini, bench, mbeir, …")
+    ],
     to: Annotated[
         Path | None, typer.Option(help="Folder of the run (default: runs/NAME of the recipe).")
     ] = None,

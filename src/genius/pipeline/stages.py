@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from genius.config import Recipe
+from genius.config import OptimiserConfig, Recipe
 from genius.data.base import open_dataset
 from genius.data.pairs import Pairs, pairs_of
 from genius.data.report import Report
@@ -26,6 +26,7 @@ from genius.encode.train import AnyTrainable
 from genius.errors import BadInput
 from genius.model_toml import read_model_toml, set_table
 from genius.pipeline.encoder import SplitImages, Splits, distil_mini, train_stage
+from genius.pipeline.scaling import fit_to_data
 from genius.pipeline.vectors import encode_set
 from genius.quantize.model import Quantizer, load_quantizer, save_quantizer
 from genius.quantize.residual import code_sizes
@@ -38,6 +39,7 @@ console = Console(stderr=True)
 def train_stages(recipe: Recipe, stage: str, folder: Path) -> None:
     """Train `stage` of `recipe`, or `all` that it describes; the model is `folder`/model."""
     stages = _stages_to_train(recipe, stage)
+    _require_splits(recipe)
     model = folder / "model"
     with distributed.process_group(recipe.device) as device:
         if "encoder" in stages:
@@ -81,6 +83,29 @@ def _stages_to_train(recipe: Recipe, stage: str) -> list[str]:
             f"({', '.join(described) or 'nothing'})"
         )
     return wanted
+
+
+def _require_splits(recipe: Recipe) -> None:
+    """Refuse data without a split that training needs, before anything is encoded."""
+    there = open_dataset(recipe.data.format, recipe.data.root, recipe.data.datasets).splits()
+    for split in ("train", "val"):
+        if split not in there and f"union_{split}" not in there:
+            raise BadInput(
+                f"{recipe.data.root} has no split {split!r} (it has {', '.join(there) or 'none'}): training "
+                "needs train and val, so move a tenth of the queries to the one that is missing"
+            )
+
+
+def _scaled(optimiser: OptimiserConfig, train: Pairs, what: str) -> OptimiserConfig:
+    """The optimiser for as many queries as there are; what changes is said."""
+    fitted = fit_to_data(optimiser, train.queries)
+    if fitted != optimiser and distributed.is_main():
+        console.print(
+            f"{what}: {train.queries} queries, so batches of {fitted.batch} instead of {optimiser.batch} and "
+            f"{fitted.steps} steps instead of {optimiser.steps}",
+            highlight=False,
+        )
+    return fitted
 
 
 def _data(recipe: Recipe, split: str, *, defaults: bool = True) -> TrainingSet:
@@ -190,7 +215,8 @@ def _quantizer(recipe: Recipe, folder: Path, train: Pairs, val: Pairs, encoder: 
     ).to(train.device)  # fmt: skip
     values = {name: getattr(table, name) for name in QuantizerObjective.__dataclass_fields__}
     trained = train_quantizer(
-        quantizer, train.balanced(table.balance), val, table.optimiser, QuantizerObjective(**values),
+        quantizer, train.balanced(table.balance), val, _scaled(table.optimiser, train, "quantizer"),
+        QuantizerObjective(**values),
         folder=folder / "quantizer", seed=recipe.seed, kmeans_sample=table.kmeans_sample,
         refine_rounds=table.refine_rounds, least_purity=table.least_purity,
         tuning=table.tuning,
@@ -222,7 +248,8 @@ def _decoder(recipe: Recipe, folder: Path, train: Pairs, val: Pairs) -> None:
         table.augmentation, table.alpha, table.plain, soft, rivals, table.indexing, table.balance
     )  # fmt: skip
     train_decoder(
-        decoder.to(train.device), quantizer, train, val, table.optimiser, objective,
+        decoder.to(train.device), quantizer, train, val,
+        _scaled(table.optimiser, train, "decoder"), objective,
         folder=folder / "decoder", seed=recipe.seed,
     )  # fmt: skip
     if distributed.is_main():
