@@ -28,6 +28,7 @@ from genius.locks import OrderedLock
 from genius.query.branch import Branch, branch
 from genius.query.browse import ItemPage, browse
 from genius.query.defaults import default_options, describe_options
+from genius.query.duplicates import NEAR, DuplicateGroup, find_duplicates
 from genius.query.embedding import EmbeddedSubquery, embed
 from genius.query.facets import FACETED, count_facets
 from genius.query.filtered import Filters
@@ -218,6 +219,7 @@ class Engine:
         *,
         source: str | None = None,
         allow_urls: bool = False,
+        exif: bool = False,
         report: Report | None = None,
         progress: Callable[[AddResult], None] | None = None,
         fit: str = "auto",
@@ -227,6 +229,7 @@ class Engine:
         Unchanged items are not encoded again, bad ones are skipped and named in the result's report. In an
         index for an encoder without trained codes, these are fitted at the end once that is worth it, unless
         `fit` is `never`. With `allow_urls`, an image may be an address of the web, which is fetched.
+        With `exif`, date, place and camera of photos become metadata.
         """
         if fit not in ("auto", "never"):
             raise BadInput(f"fit {fit!r}: use auto or never")
@@ -245,6 +248,7 @@ class Engine:
                 items,
                 source=source,
                 allow_urls=allow_urls,
+                exif=exif,
                 report=report,
                 progress=progress,
             )
@@ -280,6 +284,7 @@ class Engine:
         prune: bool = False,
         update: bool = False,
         tables: TableOptions | None = None,
+        exif: bool = True,
         report: Report | None = None,
         progress: Callable[[AddResult], None] | None = None,
         fit: str = "auto",
@@ -289,7 +294,7 @@ class Engine:
         `exclude` has patterns of names to leave out. With `prune`, items are removed that `path` had before
         and has no longer; none, where a folder or a line could not be read. With `update`, the rows of a
         table change stored items in part, as in `update`. `tables` says which columns are what, and whether
-        images of the web are fetched.
+        images of the web are fetched. `exif` keeps date, place and camera of the photos of a folder.
         """
         source = ItemSource.of(path)
         report = Report() if report is None else report
@@ -309,6 +314,7 @@ class Engine:
             items,
             source=source.label,
             allow_urls=tables.allow_urls,
+            exif=exif and source.root is not None,
             report=report,
             progress=progress,
             fit=fit,
@@ -632,6 +638,10 @@ class Engine:
         view = self._current()
         pool = None if where is None else self._filters.pool(where, view)
         return browse(self.index.truth, view, pool, limit, offset, cursor, facets)
+
+    def duplicates(self, at_least: float | None = NEAR) -> list[DuplicateGroup]:
+        """Groups of items of the same content or, unless `at_least` is None, at least that similar."""
+        return find_duplicates(self.index, at_least)
 
     def warm(self) -> None:
         """Load what the first search needs, and record the programs that a GPU replays."""

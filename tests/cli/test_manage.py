@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -166,3 +167,12 @@ def test_check_looks_for_files_that_went(genius, pictures):
     assert "1 of 10 files are not where they were, 1 of them moved" in done.err
     found = genius("search", "red", "--want", "image", "-k", 1, "--in", "idx").out
     assert "(file not found)" in found
+
+
+def test_duplicates_are_shown_in_groups(genius, pictures):
+    shutil.copy(pictures / "red.png", pictures / "rot.png")
+    genius("index", pictures, "--to", "idx")
+    done = genius("duplicates", "--exact", "--in", "idx")
+    assert done.out.splitlines()[0] == "same content" and "1 groups, 1 copies" in done.err
+    found = json.loads(genius("duplicates", "--in", "idx", "--at-least", "0.999", "--format", "json").out)
+    assert {"ids": ["red.png", "rot.png"], "similarity": 1.0, "exact": True} in found

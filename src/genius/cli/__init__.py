@@ -15,6 +15,7 @@ from genius.cli.bench import bench, report
 from genius.cli.calibrate import calibrate
 from genius.cli.convert import convert
 from genius.cli.demo import demo
+from genius.cli.duplicates import duplicates
 from genius.cli.evaluate import ablate, evaluate
 from genius.cli.fit import fit
 from genius.cli.index import index
@@ -32,6 +33,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "index": index,
     "search": search,
     "list": list_items,
+    "duplicates": duplicates,
     "serve": serve,
     "remove": remove,
     "stats": stats,

@@ -96,7 +96,7 @@ class EncodingWorker:
         known = self._known(ids)
         kept = self.parts.read(name) or [] if any(id not in known for id in ids) else []
         old = {record.id: record for records, _ in kept for record in records if record.id not in known}
-        done = [self._batch(batch, known, old, source.label) for batch in batches]
+        done = [self._batch(batch, known, old, source) for batch in batches]
         changed = any(batch.records or batch.amended for batch, _ in done)
         if changed:
             self.parts.write(name, pack_batches([batch for batch, _ in done]))
@@ -125,7 +125,7 @@ class EncodingWorker:
         return known
 
     def _batch(
-        self, batch: list[Item], known: dict[str, Known], old: dict[str, Record], source: str
+        self, batch: list[Item], known: dict[str, Known], old: dict[str, Record], source: SourceSpec
     ) -> tuple[EncodedBatch, int]:
         """The batch, and how many of it were encoded: what an earlier run has kept is taken from there."""
         both = {
@@ -135,7 +135,15 @@ class EncodingWorker:
                 for row, record in enumerate(old.values(), start=1)
             },
         }
-        ready = encode_batch(self.model, batch, both, self.readers, source=source, vectors=self.job.vectors)
+        ready = encode_batch(
+            self.model,
+            batch,
+            both,
+            self.readers,
+            source=source.label,
+            vectors=self.job.vectors,
+            exif=ItemSource.of(source.name).root is not None,
+        )
         encoded = len(ready.records)
         moved = {change.row: change for change in ready.amended if change.row < 0}
         fresh = {record.id: record for record in ready.records}

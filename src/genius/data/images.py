@@ -120,7 +120,7 @@ def _read(stream: IO[bytes], suffix: str, max_pixels: int, at_least: int | None)
 
 def _decode(stream: IO[bytes], max_pixels: int, at_least: int | None, held: int = 1) -> Image.Image:
     """The image in `stream`; `held` is the orientation of one that does not tell its own."""
-    with _open(stream) as image:
+    with open_header(stream) as image:
         _refuse_odd_size(image, max_pixels)
         _refuse_costly(image, stream)
         with _one_at_a_time(image):
@@ -135,8 +135,8 @@ def _decode(stream: IO[bytes], max_pixels: int, at_least: int | None, held: int 
             return _convert(image, MAX_DECODED)
 
 
-def _open(stream: IO[bytes]) -> Image.Image:
-    """The image, its header read; Pillow's own limit of pixels is left to `_refuse_odd_size` for a JPEG."""
+def open_header(stream: IO[bytes]) -> Image.Image:
+    """The image, of which only the header was read; Pillow's own limit of pixels does not hold for a JPEG."""
     head = stream.read(12)
     stream.seek(0)
     if head.startswith(_JPEG):

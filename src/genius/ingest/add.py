@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -68,6 +69,7 @@ def add_items(
     *,
     source: str | None = None,
     allow_urls: bool = False,
+    exif: bool = False,
     report: Report | None = None,
     progress: Callable[[AddResult], None] | None = None,
 ) -> AddResult:
@@ -88,6 +90,7 @@ def add_items(
                 source=source,
                 vectors=index.dim is not None,
                 allow_urls=allow_urls,
+                exif=exif,
             )
             if encoded.records or encoded.amended:
                 index.add(encoded.records, encoded.amended)
@@ -144,6 +147,7 @@ def encode_batch(
     source: str | None,
     vectors: bool,
     allow_urls: bool = False,
+    exif: bool = False,
 ) -> EncodedBatch:
     """One batch read and encoded; `known` is what is stored of its items, and nothing is written."""
     result = EncodedBatch()
@@ -155,7 +159,8 @@ def encode_batch(
             continue
         result.repeated += item.id in last
         last[item.id] = item
-    outcomes = readers.map(lambda item: _read(item, known.get(item.id), source, allow_urls), last.values())
+    read = partial(_read, known=known, source=source, allow_urls=allow_urls, exif=exif)
+    outcomes = readers.map(read, last.values())
     pending = _sort(last, outcomes, result)
     result.records = _encode(model, pending, vectors, result)
     result.updated = sum(record.id in known for record in result.records)
@@ -182,12 +187,15 @@ def shown_id(id: object) -> str:
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 
 
-def _read(item: Item, stored: Known | None, source: str | None, allow_urls: bool) -> tuple[Outcome, str]:
+def _read(
+    item: Item, known: Mapping[str, Known], source: str | None, allow_urls: bool, exif: bool
+) -> tuple[Outcome, str]:
     """What becomes of an item, and what is to be said of it."""
+    stored = known.get(item.id)
     if allow_urls and stored is not None and is_url(item.image) and _has_url(stored, item):
         return _outcome(lambda: keep_image(item, stored, source)), ""
     try:
-        return _outcome(lambda: read_item(fetched(item, allow_urls), stored, source)), ""
+        return _outcome(lambda: read_item(fetched(item, allow_urls), stored, source, exif=exif)), ""
     except MissingImage as error:
         missing = str(error)
     if not (isinstance(item.text, str) and item.text.strip()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from contextlib import suppress
@@ -10,8 +11,9 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from genius.data.exif import FACTS, photo_facts
 from genius.data.images import MAX_BYTES, open_image
 from genius.data.isolated import open_in_time
 from genius.data.report import printable
@@ -52,15 +54,19 @@ class PendingItem:
     vector: NDArray[np.float32] | None = None  # an embedding that came with the item, unit length
 
 
-def read_item(item: Item, known: Known | None, source: str | None = None) -> PendingItem | Amendment | None:
+def read_item(
+    item: Item, known: Known | None, source: str | None = None, *, exif: bool = False
+) -> PendingItem | Amendment | None:
     """The item to encode; or an amendment if only its path, source, metadata or stamp changed; or None.
 
     A file is read again only if its stamp does not prove it unchanged, and encoded again only if its hash or
-    the text has changed. Raises BadInput with the reason if the item cannot be used.
+    the text has changed. With `exif`, what a photo tells of itself becomes metadata, where the item has none
+    of the same name. Raises BadInput with the reason if the item cannot be used.
     """
     valid_id(item.id)
     text = _clean(item.text)
-    meta = valid_meta({**item.meta, "text_flags": list(text.flags)} if text.flags else item.meta)
+    own = {**item.meta, "text_flags": list(text.flags)} if text.flags else item.meta
+    meta = valid_meta(own)
     if item.vector is not None:
         return _read_embedded(item, text, meta, known, source)
     if item.image is None and not text.text:
@@ -78,12 +84,17 @@ def read_item(item: Item, known: Known | None, source: str | None = None) -> Pen
         and known.path == path
         and known.stamp.vouches_for(stamp)
     ):
+        if exif:
+            before = json.loads(known.meta)
+            meta = valid_meta({**{name: before[name] for name in FACTS if name in before}, **own})
         unchanged = (known.meta, known.source) == (meta, source)
         return None if unchanged else Amendment(known.row, path, source, meta, known.stamp)
     # what was a file and is bytes now needs a thumbnail of its own, so it is read and stored again
     keeps_picture = known is not None and (path is not None or known.path is None)
     expected = known.hash[:_DIGEST] if known is not None and same_text and keeps_picture else None
-    image_hash, image = _read(item, path, expected)
+    image_hash, image, facts = _read(item, path, expected, exif)
+    if facts:
+        meta = valid_meta({**facts, **own})
     if known is not None and known.hash == image_hash + text_hash and (image is None or keeps_picture):
         unchanged = (known.meta, known.source, known.path) == (meta, source, path)
         if unchanged and known.stamp == stamp:
@@ -167,11 +178,13 @@ def _stamp(path: str) -> Stamp:
     return stamp
 
 
-def _read(item: Item, path: str | None, expected: bytes | None) -> tuple[bytes, Image | None]:
-    """Hash of the image's bytes, and the image unless its hash is the expected one."""
+def _read(
+    item: Item, path: str | None, expected: bytes | None, exif: bool
+) -> tuple[bytes, Image | None, dict[str, Any]]:
+    """Hash of the image's bytes, the image unless its hash is the expected one, and what a photo tells."""
     source = item.image
     if source is None:
-        return NO_IMAGE, None
+        return NO_IMAGE, None, {}
     if path is not None:
         status = Path(path).stat()
         if not stat.S_ISREG(status.st_mode) or not 0 < status.st_size <= MAX_BYTES:
@@ -182,12 +195,13 @@ def _read(item: Item, path: str | None, expected: bytes | None) -> tuple[bytes, 
     else:
         assert not isinstance(source, str | Path)
         hash = digest(f"{source.mode} {source.size}".encode() + source.tobytes())
+    facts = photo_facts(source) if exif and isinstance(source, bytes) else {}
     if hash == expected:
-        return hash, None
+        return hash, None, facts
     image = _open(source)
     if path is not None:
         image.info["source"] = path
-    return hash, image
+    return hash, image, facts
 
 
 def _open(source: ImageSource) -> Image:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote
@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
+from genius.data.exif import PLACE
 from genius.data.report import printable
 from genius.errors import BadInput, GeniusError
 from genius.query.facets import MAX_FACETS
@@ -124,13 +125,13 @@ def routes(backend: Backend, *, originals: bool) -> APIRouter:
         size = min(100, limits.hits) if limit is None else limit
         page = await backend.browse(where, size, offset, cursor, facet or [])
         if not originals:
-            page.items = [item.model_copy(update={"path": None}) for item in page.items]
+            page.items = [_public(item) for item in page.items]
         return _json(page)
 
     @api.get("/v1/items/{id}", summary="One item", response_model=ItemResponse, responses=MISSING)
     async def item(id: str) -> Response:
         found = await backend.item(unquote(id))
-        return _json(found if originals else found.model_copy(update={"path": None}))
+        return _json(found if originals else _public(found))
 
     @api.patch(
         "/v1/items/{id}",
@@ -141,7 +142,8 @@ def routes(backend: Backend, *, originals: bool) -> APIRouter:
     )
     async def update(id: str, request: Request) -> Response:
         name, patch = unquote(id), await _parsed(request, ItemPatch, limits)
-        return _json(await backend.update(name, patch))
+        changed = await backend.update(name, patch)
+        return _json(changed if originals else _public(changed))
 
     @api.delete("/v1/items/{id}", summary="Remove one item", responses=MISSING)
     async def remove(id: str, request: Request) -> RemoveResponse:
@@ -215,6 +217,16 @@ def _json(answer: Any) -> Response:
         raise GeniusError("the metadata of an item is nested too deeply to be shown: replace it") from None
 
 
+def _shown_meta(meta: Mapping[str, Any], originals: bool) -> dict[str, Any]:
+    """The metadata of an item; where photos were taken is told only by a server for its own machine."""
+    return {name: value for name, value in meta.items() if originals or name not in PLACE}
+
+
+def _public(item: ItemResponse) -> ItemResponse:
+    """An item as a server for other machines shows it."""
+    return item.model_copy(update={"path": None, "meta": _shown_meta(item.meta, originals=False)})
+
+
 def _hit(hit: Hit, originals: bool) -> dict[str, Any]:
     return {
         "id": hit.id,
@@ -225,7 +237,7 @@ def _hit(hit: Hit, originals: bool) -> dict[str, Any]:
         "codes": list(hit.codes),
         "text": hit.text,
         "image": hit.modality.value != "text",
-        "meta": dict(hit.meta),
+        "meta": _shown_meta(hit.meta, originals),
         "path": hit.path if originals else None,
         "missing": hit.missing,
     }
