@@ -40,8 +40,9 @@ def _count(batch: Sequence[Item], known: Mapping[str, Known], result: AddResult)
 
 
 def _missing(item: Item) -> str | None:
-    there = not isinstance(item.image, Path) or item.image.is_file()
-    return None if there or item.text else f"no image at {item.image}"
+    if not isinstance(item.image, Path) or item.text or item.image.is_file():
+        return None
+    return f"no image at {item.image}"
 
 
 def _is_unchanged(item: Item, stored: Known) -> bool:
