@@ -67,7 +67,7 @@ def index(
         bool, typer.Option("--prune", help="Remove items that the paths no longer have.")
     ] = False,
     update: Annotated[
-        bool, typer.Option("--update", help="Rows change stored items; what they do not name stays.")
+        bool, typer.Option("--update", help="Rows change stored items, and keep the rest.")
     ] = False,
     columns: Annotated[
         str | None, typer.Option(help="Which columns are what: id=sku,text=title,description,image=photo.")
@@ -80,7 +80,7 @@ def index(
         bool, typer.Option("--allow-urls", help="Fetch images of tables from the web.")
     ] = False,
     exif: Annotated[
-        bool, typer.Option("--exif/--no-exif", help="Keep date, place and camera of photos as metadata.")
+        bool, typer.Option("--exif/--no-exif", help="Keep date, place and camera of photos.")
     ] = True,
     exclude: Annotated[
         list[str] | None, typer.Option(help="Leave out what matches, as `*.gif`; repeatable.")
@@ -104,9 +104,7 @@ def index(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
     ] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Stay, and index again whenever files change (Ctrl-C ends it).")
-    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Stay, and index again when files change.")] = False,
     form: Annotated[
         SummaryFormat, typer.Option("--format", help="How the summary is printed.")
     ] = SummaryFormat.TABLE,
