@@ -33,12 +33,14 @@ def duplicates(
     from genius.data.report import printable
     from genius.engine import Engine
     from genius.errors import BadInput
-    from genius.query.duplicates import NEAR
 
     if exact and at_least is not None:
         raise BadInput("--exact compares contents, --at-least similarities: leave one of them out")
     with Engine.open(folder) as engine:
-        groups = engine.duplicates(None if exact else NEAR if at_least is None else at_least)
+        if at_least is not None or exact:
+            groups = engine.duplicates(at_least)
+        else:
+            groups = engine.duplicates()
     fields = [
         {"ids": list(group.ids), "similarity": group.similarity, "exact": group.exact} for group in groups
     ]
