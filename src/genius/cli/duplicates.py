@@ -37,10 +37,7 @@ def duplicates(
     if exact and at_least is not None:
         raise BadInput("--exact compares contents, --at-least similarities: leave one of them out")
     with Engine.open(folder) as engine:
-        if at_least is not None or exact:
-            groups = engine.duplicates(at_least)
-        else:
-            groups = engine.duplicates()
+        groups = engine.duplicates(at_least) if at_least is not None or exact else engine.duplicates()
     fields = [
         {"ids": list(group.ids), "similarity": group.similarity, "exact": group.exact} for group in groups
     ]
