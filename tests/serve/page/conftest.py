@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from genius.engine import Engine
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 SECONDS = 15
+YEAR = 366 * 24 * 3600
 WARM = ("red", "yellow", "orange", "magenta")
 
 
@@ -122,10 +124,11 @@ def browser(tmp_path_factory) -> Iterator[object]:
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory, fake, module_kit) -> dict[str, object]:
-    """A picture file of each colour."""
+    """A picture file of each colour, of different years."""
     folder = tmp_path_factory.mktemp("pictures")
-    for colour in fake.COLOURS:
+    for n, colour in enumerate(fake.COLOURS):
         (folder / f"{colour}.png").write_bytes(module_kit.picture(colour))
+        os.utime(folder / f"{colour}.png", (n * YEAR, n * YEAR))
     return {colour: folder / f"{colour}.png" for colour in fake.COLOURS}
 
 

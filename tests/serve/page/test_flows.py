@@ -131,11 +131,21 @@ def test_filters_and_facets(page):
     page.press(f"{menu} label:last-child input")
     page.until(lambda: sorted(page.ids()) == ["magenta", "orange", "red", "yellow"])
     assert page.text("#status") == "All 4, the best first" and page.text("#chosen") == "tone: warm×"
-    page.run(
-        "const one = document.querySelector('[data-field=price] [data-end=from]');"
-        "one.value = 3; one.dispatchEvent(new Event('change'))"
-    )
+
+    def begin(field: str, value: str) -> None:
+        page.run(
+            "const one = document.querySelector(`[data-field=${arguments[0]}] [data-end=from]`);"
+            "one.value = arguments[1]; one.dispatchEvent(new Event('change'))",
+            field,
+            value,
+        )
+
+    begin("price", "3")
     page.until(lambda: page.ids() and "red" not in page.ids() and len(page.ids()) == 3)
+    begin("date", "2999-12-31")
+    page.until(lambda: page.ids() == [] and "date from 2999-12-31" in page.text("#chosen"))
+    begin("date", "")
+    page.until(lambda: len(page.ids()) == 3)
     page.browser.refresh()
     page.until(lambda: len(page.ids()) == 3 and "price from 3" in page.text("#chosen"))
     page.one("#contains").send_keys("nothing has this\n")

@@ -1,4 +1,5 @@
-// Filters of a search: values of metadata fields to choose from (facets), ranges of numbers, words that must be there.
+// Filters of a search: values of metadata fields to choose from (facets), ranges of numbers and dates, words that must
+// be there.
 // They become one `where` of the API, such as: "category" in ('sofa', 'chair') and "price" <= 50
 
 import { written } from "/page/fields.js";
@@ -7,13 +8,13 @@ import { $, button, make, modalityName } from "/page/parts.js";
 const FIELDS = 16; // the server counts no more in one search
 const VALUES = 12; // of one field, at first
 let chosen = {}; // field -> { in: [values] } or { from, to }
-const ranges = new Set(); // fields that are narrowed down by from and to
+const ranges = new Map(); // fields that are narrowed down by from and to: "number" or "date"
 let changed = () => {};
 
 // --- the filter as text ----------------------------------------------------------------------------------
 
 const quoted = (value) => (typeof value === "string" ? `'${value.replaceAll("'", "''")}'` : String(value));
-const BUILT_IN = { modality: "kind", folder: "folder" }; // of every item, not of its metadata
+const BUILT_IN = { modality: "kind", folder: "folder", date: "date" }; // of every item, not of its metadata
 const fieldName = (field) => (field in BUILT_IN ? field : `"${field}"`);
 const shownName = (field) => BUILT_IN[field] || field;
 
@@ -21,7 +22,10 @@ export function where() {
   const tests = Object.entries(chosen).flatMap(([field, test]) => {
     const name = fieldName(field);
     if (test.in) return [`${name} in (${test.in.map(quoted).join(", ")})`];
-    return [["from", ">="], ["to", "<="]].filter(([end]) => test[end] !== undefined).map(([end, sign]) => `${name} ${sign} ${test[end]}`);
+    const ends = [];
+    if (test.from !== undefined) ends.push(`${name} >= ${quoted(test.from)}`);
+    if (test.to !== undefined) ends.push(`${name} <= ${quoted(isDay(test.to) ? `${test.to}T99` : test.to)}`); // the whole day
+    return ends;
   });
   const words = $("contains").value.trim();
   if (words) tests.push(`(text like ${quoted(`%${words}%`)} or id like ${quoted(`%${words}%`)})`);
@@ -40,7 +44,10 @@ export function restore(parameters) {
   try {
     for (const [field, test] of Object.entries(JSON.parse(parameters.get("filters") || "{}"))) {
       if (Array.isArray(test.in)) chosen[field] = test;
-      else if (Number.isFinite(test.from) || Number.isFinite(test.to)) { chosen[field] = test; ranges.add(field); }
+      else if ([test.from, test.to].every((end) => end === undefined || Number.isFinite(end) || isDay(end))) {
+        chosen[field] = test;
+        ranges.set(field, isDay(test.from ?? test.to) ? "date" : "number");
+      }
     }
   } catch { /* an address that somebody has cut */ }
   $("contains").value = parameters.get("has") || "";
@@ -75,8 +82,8 @@ export function show(facets = {}) {
     const field = plainName(counted);
     const total = counts.reduce((sum, one) => sum + one.count, 0);
     const differ = 2 * counts.length > total + 2; // a name or a measure rather than a kind
-    const numbers = counts.every(({ value }) => typeof value === "number");
-    if (numbers && (differ || counts.length > VALUES)) ranges.add(field);
+    const kind = kindOf(counts.map((one) => one.value));
+    if (kind && (differ || counts.length > VALUES)) ranges.set(field, kind);
     if (!chosen[field] && (counts.length < 2 || (differ && !ranges.has(field)))) continue;
     menus.push(menu(field, ranges.has(field) && !chosen[field]?.in ? rangePanel(field) : valuesPanel(field, counts)));
   }
@@ -85,6 +92,14 @@ export function show(facets = {}) {
   if (again) again.open = true;
   [...$("facets").querySelectorAll("[data-key]")].find((one) => one.dataset.key === held)?.focus();
   showChosen();
+}
+
+// What values are, where they have an order that people know; tables may have numbers as texts.
+const isDay = (value) => /^\d{4}-\d\d-\d\d$/.test(value);
+const isNumber = (value) => typeof value === "number" || (typeof value === "string" && value.trim() !== "" && Number.isFinite(Number(value)));
+function kindOf(values) {
+  if (values.length && values.every(isNumber)) return "number";
+  return values.length && values.every((value) => /^\d{4}-\d\d/.test(value)) ? "date" : null;
 }
 
 function menu(field, panel) {
@@ -114,7 +129,7 @@ function choose(field, values) {
 
 function rangePanel(field) {
   const ends = ["from", "to"].map((end) => {
-    const input = make("input", { type: "number", step: "any", value: chosen[field]?.[end] ?? "", dataset: { end, key: `${field} ${end}` } });
+    const input = make("input", { type: ranges.get(field), step: "any", value: chosen[field]?.[end] ?? "", dataset: { end, key: `${field} ${end}` } });
     input.addEventListener("change", () => setRange(field, ends));
     return input;
   });
@@ -123,7 +138,7 @@ function rangePanel(field) {
 
 function setRange(field, ends) {
   const test = {};
-  for (const input of ends) if (input.value !== "") test[input.dataset.end] = Number(input.value);
+  for (const input of ends) if (input.value !== "") test[input.dataset.end] = input.type === "date" ? input.value : Number(input.value);
   if (Object.keys(test).length) chosen[field] = test; else delete chosen[field];
   changed();
 }
