@@ -34,17 +34,17 @@ def engine(tmp_path, fake):
 def test_a_search_that_a_change_has_overtaken_is_repeated(engine, monkeypatch, times):
     """The best hits are removed between the ranking and the reading of their records."""
     removed = []
-    real = genius.engine.rank
+    real = genius.engine.rank_page
 
-    def overtaken(view, *arguments):
-        ranked = real(view, *arguments)
+    def overtaken(*arguments):
+        ranked = real(*arguments)
         if len(removed) < times and not engine.index.truth.connection.in_transaction:
             rows = engine.index.truth.records([ranked[0].items[0].row])
             removed.extend(record.id for record in rows.values())
             engine.remove(removed)
         return ranked
 
-    monkeypatch.setattr(genius.engine, "rank", overtaken)
+    monkeypatch.setattr(genius.engine, "rank_page", overtaken)
     hits = engine.search("red 3", k=10, want="text")
     assert removed
     assert len(hits) == 10 and not {hit.id for hit in hits} & set(removed)
