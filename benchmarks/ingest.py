@@ -46,7 +46,7 @@ def main(photos: int = 512, source: Path = SOURCE) -> dict[str, Any]:
 
 def unpack(source: Path, to: Path, count: int) -> list[Path]:
     """The first `count` photos of a tar, as files."""
-    files = []
+    files: list[Path] = []
     with tarfile.open(source) as archive:
         for member in archive:
             stream = archive.extractfile(member)
