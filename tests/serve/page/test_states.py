@@ -99,7 +99,7 @@ def test_with_a_key(page_of, engine, module_kit):
         page.one("#key-value").send_keys(KEY, "\ue007")
         page.until(lambda: "31 items" in page.text("#count-text"))
         page.want("image")
-        assert page.search("red")[0] == "red"
+        assert page.search("red")[0] == "red" and not page.shown("#nearest")
         script = "return document.querySelector('#results img').naturalWidth"
         page.until(lambda: page.run(script) > 0)
         page.press("#results .look")

@@ -83,7 +83,7 @@ export function show(facets = {}) {
     const total = counts.reduce((sum, one) => sum + one.count, 0);
     const differ = 2 * counts.length > total + 2; // a name or a measure rather than a kind
     const kind = kindOf(counts.map((one) => one.value));
-    if (kind && (differ || counts.length > VALUES)) ranges.set(field, kind);
+    if (kind === "date" || (kind && (differ || counts.length > VALUES))) ranges.set(field, kind);
     if (!chosen[field] && (counts.length < 2 || (differ && !ranges.has(field)))) continue;
     menus.push(menu(field, ranges.has(field) && !chosen[field]?.in ? rangePanel(field) : valuesPanel(field, counts)));
   }
