@@ -3,6 +3,7 @@ FROM python:3.12-slim AS build
 WORKDIR /build
 COPY pyproject.toml README.md LICENSE ./
 COPY src ./src
+COPY recipes ./recipes
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
 FROM python:3.12-slim

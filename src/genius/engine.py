@@ -21,6 +21,7 @@ from genius.data.validate import valid_id
 from genius.errors import BadInput, IndexCorrupt, IndexNotFound, ModelMismatch, ModelNotFound
 from genius.ingest.add import add_items
 from genius.ingest.item import THUMBNAIL, thumbnail
+from genius.ingest.missing import FilesReport, missing_files
 from genius.ingest.result import AddResult
 from genius.ingest.source import ItemSource, noting_ids
 from genius.ingest.update import update_items
@@ -642,6 +643,10 @@ class Engine:
     def duplicates(self, at_least: float | None = NEAR) -> list[DuplicateGroup]:
         """Groups of items of the same content or, unless `at_least` is None, at least that similar."""
         return find_duplicates(self.index, at_least)
+
+    def missing_files(self) -> FilesReport:
+        """Items whose files are not where they were, and where they are now, if they were only moved."""
+        return missing_files(self.index)
 
     def warm(self) -> None:
         """Load what the first search needs, and record the programs that a GPU replays."""

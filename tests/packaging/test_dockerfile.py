@@ -58,6 +58,8 @@ def test_what_is_copied_exists_and_is_not_ignored():
 
 def test_the_wheel_gets_all_that_its_build_reads():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    forced = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
+    assert set(forced["wheel"]["force-include"]) <= set(copied())
     assert {"pyproject.toml", "src", project["readme"], *project["license-files"]} <= set(copied())
 
 

@@ -110,6 +110,7 @@ def test_sdist_holds_what_tests_and_recipes_need(sdist):
 
 def test_wheel_holds_model_page_and_types_and_nothing_else(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
+    assert "genius/recipes/mini.toml" in names  # `genius train all mini` works anywhere
     assert {f"genius/models/mini/{name}" for name in (*MODEL, "card.md")} <= names
     assert {"genius/py.typed", "genius/serve/page/index.html"} <= names
     assert {name.split("/")[0] for name in names} == {"genius", wheel.name.rsplit("-", 3)[0] + ".dist-info"}
