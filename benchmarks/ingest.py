@@ -17,7 +17,8 @@ from typing import Any
 
 from _harness import Timer, run
 
-from genius.engine import Engine, load_model
+from genius.engine import Engine
+from genius.engine.opening import load_model
 from genius.types import Item
 
 SOURCE = Path(__file__).resolve().parents[2] / "shared" / "bench" / "images" / "flickr8k.tar"

@@ -39,7 +39,8 @@ from genius.cli import app
 import typer.main
 typer.main.get_command(app)
 lap("import the command line")
-from genius.engine import Engine, load_model
+from genius.engine import Engine
+from genius.engine.opening import load_model
 lap("import the engine")
 import torch
 lap("import torch")

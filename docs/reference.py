@@ -37,7 +37,8 @@ def _fields(kind: Any) -> list[str]:
 
 def _methods(kind: Any) -> list[str]:
     found = []
-    for name, member in vars(kind).items():
+    parts = [part for part in reversed(kind.__mro__) if part.__module__.startswith("genius")]
+    for name, member in (pair for part in parts for pair in vars(part).items()):
         if name.startswith("_") and not (name == "__init__" and kind is genius.Client):
             continue
         function = member.__func__ if isinstance(member, classmethod) else member

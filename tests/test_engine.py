@@ -203,7 +203,7 @@ def test_reopening_loads_the_model_only_when_it_is_needed(tmp_path, model, pictu
         engine.add(images(pictures))
         expected = engine.search("red", want="image")
     loaded = []
-    monkeypatch.setattr("genius.engine.load_model", lambda name, device: loaded.append(name) or model)
+    monkeypatch.setattr("genius.engine.opening.load_model", lambda name, device: loaded.append(name) or model)
     with Engine.open(tmp_path / "index") as engine:
         assert engine.stats()["items"] == 10 and engine.remove(["blue"]) == 1
         assert loaded == []

@@ -37,7 +37,9 @@ def genius(fake, monkeypatch, capsys, tmp_path) -> Iterator[Callable[..., Done]]
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GENIUS_INDEX", raising=False)
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr("genius.engine.load_model", lambda name, device="cpu": fake.FakeModel(str(name)))
+    monkeypatch.setattr(
+        "genius.engine.opening.load_model", lambda name, device="cpu": fake.FakeModel(str(name))
+    )
     before = signal.getsignal(signal.SIGTERM)
 
     def run(*arguments: object) -> Done:

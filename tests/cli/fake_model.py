@@ -97,8 +97,9 @@ def _text(text: str | None) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    from genius import cli, engine
+    from genius import cli
+    from genius.engine import opening
 
-    engine.load_model = lambda name, device="cpu": FakeModel(str(name))  # type: ignore[assignment]
+    opening.load_model = lambda name, device="cpu": FakeModel(str(name))  # type: ignore[assignment]
     sys.argv[0] = "genius"
     cli.main()

@@ -113,7 +113,7 @@ def test_vectors_are_decided_when_the_index_is_made(genius, pictures):
 def test_another_model_is_refused_with_the_cure(genius, pictures, fake, monkeypatch):
     genius("index", pictures, "--to", "idx")
     monkeypatch.setattr(
-        "genius.engine.load_model", lambda name, device="cpu": fake.FakeModel(str(name), seed=9)
+        "genius.engine.opening.load_model", lambda name, device="cpu": fake.FakeModel(str(name), seed=9)
     )
     done = genius("index", pictures, "--to", "idx", "--model", "other")
     assert done.code == 8 and "genius index PATH --to NEW_FOLDER --model other" in done.err

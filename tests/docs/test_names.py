@@ -13,6 +13,7 @@ REPOSITORY = Path(__file__).parents[2]
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CHANGELOG.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 TEXTS = {str(page.relative_to(REPOSITORY)): page.read_text(encoding="utf-8") for page in PAGES}
 MODULES = {name for text in TEXTS.values() for name in re.findall(r"`(genius(?:\.\w+)+(?::[\w.]+)?)`", text)}
+MODULES -= {"genius.toml"}  # the user's file of defaults
 TESTS = {
     name
     for text in TEXTS.values()

@@ -57,7 +57,7 @@ def run_both(*work):
 def test_a_search_and_an_add_that_begins_both_end(index, fake, monkeypatch):
     """The add has begun to write and has no model yet when the search finds the damage."""
     writing, searching = threading.Event(), threading.Event()
-    monkeypatch.setattr("genius.engine.load_model", lambda name, device: fake.FakeModel())
+    monkeypatch.setattr("genius.engine.opening.load_model", lambda name, device: fake.FakeModel())
     with Engine.open(index) as engine:
         own = engine.index.writing
         adder: list[int] = []

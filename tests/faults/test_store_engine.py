@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import genius.engine
 from genius import Item
-from genius.engine import Engine
+from genius.engine import Engine, searching
 from genius.errors import IndexCorrupt
 
 
@@ -34,7 +33,7 @@ def engine(tmp_path, fake):
 def test_a_search_that_a_change_has_overtaken_is_repeated(engine, monkeypatch, times):
     """The best hits are removed between the ranking and the reading of their records."""
     removed = []
-    real = genius.engine.rank_page
+    real = searching.rank_page
 
     def overtaken(*arguments):
         ranked = real(*arguments)
@@ -44,7 +43,7 @@ def test_a_search_that_a_change_has_overtaken_is_repeated(engine, monkeypatch, t
             engine.remove(removed)
         return ranked
 
-    monkeypatch.setattr(genius.engine, "rank_page", overtaken)
+    monkeypatch.setattr(searching, "rank_page", overtaken)
     hits = engine.search("red 3", k=10, want="text")
     assert removed
     assert len(hits) == 10 and not {hit.id for hit in hits} & set(removed)

@@ -17,7 +17,7 @@ import ray
 from genius.cluster.parts import PartStore, part_name
 from genius.cluster.reading import SourceSpec
 from genius.cluster.wire import pack_batches, unpack_items
-from genius.engine import load_model
+from genius.engine.opening import load_model
 from genius.errors import GeniusError, ModelMismatch
 from genius.ingest.add import READERS, EncodedBatch, encode_batch
 from genius.ingest.naming import possible_ids, unique_ids

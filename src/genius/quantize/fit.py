@@ -67,7 +67,7 @@ def fit_quantizer(embeddings: Tensor, modality: Tensor, options: FitOptions = Fi
     few = torch.randperm(len(z), generator=generator, device=z.device)[: max(sizes) * ITEMS_PER_SEED]
     init_codebooks(quantizer.residual, z[few], modality[few], generator, KMEANS_ROUNDS, seeding="random")
     last = min(options.rounds, LAST_ROUNDS) if len(few) < len(z) else 0
-    for rows, rounds in ((few, options.rounds - last), (slice(None), last)):
+    for rows, rounds in ((few, options.rounds - last), (torch.arange(len(z), device=z.device), last)):
         if rounds:
             refine(
                 quantizer.residual, z[rows], modality[rows],

@@ -1,0 +1,88 @@
+"""A search engine for one's own collection: the only place that knows all stations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from genius.ingest.missing import FilesReport, missing_files
+from genius.query.branch import Branch, branch
+from genius.query.browse import ItemPage, browse
+from genius.query.defaults import describe_options
+from genius.query.duplicates import NEAR, DuplicateGroup, find_duplicates
+from genius.store.records import Record
+from genius.store.stats import stats
+
+if TYPE_CHECKING:
+    pass
+from genius.engine.changing import IndexChanges
+from genius.engine.searching import IndexSearch
+
+
+class Engine(IndexChanges, IndexSearch):
+    """An open index with the model that made it. Threads may share it."""
+
+    def __len__(self) -> int:
+        """How many items there are."""
+        return len(self._current())
+
+    def __bool__(self) -> bool:
+        """An engine is true, whether or not its index is empty."""
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        """The ids of all items, in the order they were added, as a dict gives its keys."""
+        return self.index.truth.ids()
+
+    def __contains__(self, id: object) -> bool:
+        """Whether an item is called so."""
+        return isinstance(id, str) and self.get(id) is not None
+
+    def count(self, where: str | None = None) -> int:
+        """How many items pass a filter; all without one."""
+        return self.browse(where, limit=0).total
+
+    def browse(
+        self,
+        where: str | None = None,
+        limit: int | None = 100,
+        offset: int = 0,
+        *,
+        cursor: str | None = None,
+        facets: Sequence[str] = (),
+    ) -> ItemPage:
+        """The stored items that pass a filter, in the order they were added, and how many there are.
+
+        `cursor` is that of the page before; items that are added or changed meanwhile come last. `facets`
+        are fields whose values are counted over all of these items.
+        """
+        self.prepare(where)
+        view = self._current()
+        pool = None if where is None else self._filters.pool(where, view)
+        return browse(self.index.truth, view, pool, limit, offset, cursor, facets)
+
+    def duplicates(self, at_least: float | None = NEAR) -> list[DuplicateGroup]:
+        """Groups of items of the same content or, unless `at_least` is None, at least that similar."""
+        return find_duplicates(self.index, at_least)
+
+    def missing_files(self) -> FilesReport:
+        """Items whose files are not where they were, and where they are now, if they were only moved."""
+        return missing_files(self.index)
+
+    def branch(
+        self, prefix: Sequence[int] = (), max_items: int = 24, max_children: int = 64, per_child: int = 4
+    ) -> tuple[Branch, dict[int, Record]]:
+        """The items under a prefix of codes, its children, and the records of the rows they name."""
+        found = branch(self._current(), prefix, max_items, max_children, per_child)
+        rows = {*found.rows, *(row for child in found.children for row in child.rows)}
+        return found, self.index.truth.records(rows)
+
+    def stats(self) -> dict[str, Any]:
+        """Items, sizes and settings, and the default search, as plain values; does not load the model."""
+        search = describe_options(self._search_settings(), vectors=self.index.dim is not None)
+        from genius.fitting.due import fit_state
+
+        fit = fit_state(self.index)
+        if fit.number:
+            search["chosen_on"] = "nothing: plain values"
+        return {**stats(self.index), "search": search, "fit": fit.as_dict()}

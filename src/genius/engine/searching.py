@@ -1,0 +1,290 @@
+"""Searches: queries to ranked hits, over one committed state of the index."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from genius.errors import BadInput, IndexCorrupt
+from genius.query.embedding import EmbeddedSubquery, embed
+from genius.query.facets import FACETED, count_facets
+from genius.query.paging import PageCursor, PageRequest, rank_page
+from genius.query.ranking import ScoredRow, pool_size
+from genius.query.result import SearchResult
+from genius.query.subqueries import subqueries
+from genius.retrieval_model import RetrievalModel
+from genius.store.large_array import CacheDamaged
+from genius.store.records import Record
+from genius.types import Hit, Modality, Query
+
+if TYPE_CHECKING:
+    pass
+from genius.engine.opening import OpenIndex, is_storable
+
+ATTEMPTS = 5  # of a search while the index changes
+LIKE_SIDE = 1024  # pixels of a stored image that is searched with: more than any encoder reads
+
+
+class IndexSearch(OpenIndex):
+    """The part of an engine that answers queries."""
+
+    def search(
+        self,
+        query: str | Path | Query,
+        k: int = 10,
+        want: Modality | str | None = None,
+        *,
+        search: str | None = None,
+        rerank: str | None = None,
+        beam: int | None = None,
+        instruction: str | None = None,
+        where: str | None = None,
+        offset: int = 0,
+        at_least: float | None = None,
+    ) -> list[Hit]:
+        """The `k` best items for a text, an image file or a `Query`; options as for `search_batch`."""
+        return self.search_batch(
+            [query],
+            k,
+            want,
+            search=search,
+            rerank=rerank,
+            beam=beam,
+            instruction=instruction,
+            where=where,
+            offset=offset,
+            at_least=at_least,
+        )[0]
+
+    def search_batch(
+        self,
+        queries: Sequence[str | Path | Query],
+        k: int = 10,
+        want: Modality | str | None = None,
+        *,
+        search: str | None = None,
+        rerank: str | None = None,
+        beam: int | None = None,
+        instruction: str | None = None,
+        where: str | None = None,
+        offset: int = 0,
+        at_least: float | None = None,
+    ) -> list[list[Hit]]:
+        """The `k` best items for each query, best first.
+
+        `want` is image, text, pair, any (default), or a sentence. `instruction` is a sentence that says what
+        is wanted, "" to ask without one; by default, texts and pairs are asked with a sentence and images
+        without. `search` is generate, lookup or both (default: the model's); `rerank` is none, codes or
+        vectors (default: vectors, if the index keeps them); `beam` is the beam width, in prefixes of codes.
+        `where` is a filter such as "price < 50 and not sold" (docs/filters.md): only items that pass it are
+        searched. The `offset` best are left out. `at_least` leaves out hits of less confidence (0 to 1).
+        """
+        results = self.results(
+            queries,
+            k,
+            want,
+            search=search,
+            rerank=rerank,
+            beam=beam,
+            instruction=instruction,
+            where=where,
+            offset=offset,
+            at_least=at_least,
+        )
+        return [result.hits for result in results]
+
+    def results(
+        self,
+        queries: Sequence[str | Path | Query],
+        k: int = 10,
+        want: Modality | str | None = None,
+        *,
+        search: str | None = None,
+        rerank: str | None = None,
+        beam: int | None = None,
+        instruction: str | None = None,
+        where: str | None = None,
+        offset: int = 0,
+        cursor: str | None = None,
+        without: str | None = None,
+        facets: Sequence[str] = (),
+        at_least: float | None = None,
+    ) -> list[SearchResult]:
+        """As `search_batch`, with what each search touched and the state of the index that was searched.
+
+        A `cursor` of a result, given with the same query and options, leads to the next page of its hits,
+        whatever is added or removed meanwhile. The item called `without` is left out. `facets` are fields
+        whose values are counted over the first 200 answers. Where no hit is as sure as `at_least`, the result
+        has the `nearest` instead.
+        """
+        if isinstance(queries, str | Path | Query):
+            raise BadInput("search_batch answers a list of queries: call search(query) for one")
+        if cursor is not None and len(queries) != 1:
+            raise BadInput("a cursor belongs to one query: ask for the next page of each on its own")
+        known = None if without is None or not is_storable(without) else self.index.truth.record(without)
+        after = None if cursor is None else PageCursor.parse(cursor)
+        page = PageRequest(k, offset, after, None if known is None else known[0])
+        count_facets(facets, ())  # refuses what is no field before anything is searched
+        depth = max(page.depth, FACETED if facets else 0)
+        self.prepare(where)
+        asked = [Query.of(query).wanting(want, instruction) for query in queries]
+        loaded, present = self._current_model(), self._current().present
+        embedded = self._embed(loaded.model, asked, present)
+        for attempt in range(ATTEMPTS):
+            try:
+                if loaded.model.fingerprint != self._current().snapshot.fingerprint:  # fitted anew
+                    loaded = self._current_model()
+                    embedded = self._embed(loaded.model, asked, present)
+                options = self._options(loaded.model, k, search, rerank, beam)
+                with self.index.steady() if attempt else nullcontext():
+                    view = self._current()
+                    if view.snapshot.fingerprint != loaded.model.fingerprint:
+                        continue
+                    if view.present != present:
+                        present = view.present
+                        embedded = self._embed(loaded.model, asked, present)
+                    pool = None if where is None else self._filters.pool(where, view)
+                    ranked = rank_page(page, depth, view, loaded, embedded, options, pool)
+                    cuts = [page.left(one.items) for one in ranked]
+                    rows = {item.row for left in cuts for item in left[: None if facets else page.end]}
+                    records = self.index.truth.records(rows)
+                    changed = pool is not None and self._filters.changed(pool)
+            except CacheDamaged as error:
+                self.index.rebuild(str(error))
+                continue
+            if changed:
+                continue
+            if rows == records.keys():  # else the index changed: the next attempt holds changes back
+                results = [
+                    SearchResult(
+                        _hits(left[page.offset : page.end], records, page.first_rank),
+                        one.beams,
+                        one.leaves,
+                        view.snapshot.generation.number,
+                        view.snapshot.change,
+                        pool_size(view, pool, several),
+                        count_facets(facets, (records[item.row] for item in left[:FACETED])),
+                        page.next(left, view.snapshot.through),
+                    )
+                    for one, left, several in zip(ranked, cuts, embedded, strict=True)
+                ]
+                return [result.at_least(at_least) for result in results]
+            if attempt:  # nothing has changed meanwhile
+                self.index.rebuild("it has rows that the truth does not have")
+        folder = self.index.folder
+        raise IndexCorrupt(f"{folder}: arrays and truth do not agree: `genius check --repair --in {folder}`")
+
+    def prepare(self, where: str | None) -> None:
+        """Make the indexes that a filter uses, as the first search with it would; raises BadInput."""
+        if where is not None:
+            self._filters.prepare(where, len(self._current()))
+
+    def like(
+        self,
+        id: str,
+        but: str | None = None,
+        k: int = 10,
+        want: Modality | str | None = None,
+        *,
+        instruction: str | None = None,
+        where: str | None = None,
+        offset: int = 0,
+        at_least: float | None = None,
+    ) -> list[Hit]:
+        """What is like a stored item, but as the words in `but` say; the item itself is left out."""
+        return self.like_result(
+            id, but, k, want, instruction=instruction, where=where, offset=offset, at_least=at_least
+        ).hits
+
+    def like_result(
+        self,
+        id: str,
+        but: str | None = None,
+        k: int = 10,
+        want: Modality | str | None = None,
+        *,
+        instruction: str | None = None,
+        where: str | None = None,
+        offset: int = 0,
+        at_least: float | None = None,
+    ) -> SearchResult:
+        """As `like`, with what the search touched."""
+        record = self.get(id)
+        if record is None:
+            raise BadInput(f"no item is called {id!r}")
+        words = (but or "").strip()
+        if self.index.embeds:
+            image = None if record.modality is Modality.TEXT else self.thumbnail(id, LIKE_SIDE)
+            # with an image, the words take the place of the caption; a text they add to
+            parts = [words] if words and image is not None else [record.text, words]
+            query = Query(text=" ".join(filter(None, parts)) or None, image=image)
+        else:
+            query = Query(text=words or None, vector=self.vector(id))
+        (found,) = self.results(
+            [query],
+            k,
+            want,
+            instruction=instruction,
+            where=where,
+            offset=offset,
+            without=id,
+            at_least=at_least,
+        )
+        return found
+
+    def pages(
+        self, query: str | Path | Query, k: int = 10, want: Modality | str | None = None, **options: Any
+    ) -> Iterator[list[Hit]]:
+        """All items for a query, `k` at a time, best first; options as for `search`.
+
+        No item comes twice; items that are added or changed meanwhile are left out.
+        """
+        cursor: str | None = None
+        while True:
+            (found,) = self.results([query], k, want, cursor=cursor, **options)
+            if found.hits:
+                yield found.hits
+            cursor = found.cursor
+            if cursor is None:
+                return
+            options.pop("offset", None)  # of the first page
+
+    def warm(self) -> None:
+        """Load what the first search needs, and record the programs that a GPU replays."""
+        self.search(Query(text="first") if self.index.embeds else Query(vector=np.ones(self.model.dim)), k=1)
+        loaded = self._current_model()
+        options = self._options(loaded.model, 10, None, None, None)
+        loaded.searcher_for(options).warm(self._current().segments, options)
+
+    def _embed(
+        self, model: RetrievalModel, queries: Sequence[Query], present: list[Modality]
+    ) -> list[list[EmbeddedSubquery]]:
+        """The sub-queries of each query, with their embeddings."""
+        split = [subqueries(query, present) for query in queries]
+        embedded = iter(embed(model, [one for several in split for one in several]))
+        return [[next(embedded) for _ in several] for several in split]
+
+
+def _hits(ranked: Sequence[ScoredRow], records: dict[int, Record], first_rank: int) -> list[Hit]:
+    there = [(answer, records[answer.row]) for answer in ranked]
+    return [
+        Hit(
+            id=record.id,
+            score=answer.score,
+            rank=number,
+            modality=record.modality,
+            codes=answer.codes,
+            text=record.text,
+            path=record.path,
+            meta=json.loads(record.meta),
+            confidence=answer.confidence,
+            missing=record.path is not None and not os.path.exists(record.path),  # noqa: PTH110
+        )
+        for number, (answer, record) in enumerate(there, start=first_rank)
+    ]
