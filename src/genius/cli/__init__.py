@@ -21,6 +21,7 @@ from genius.cli.fit import fit
 from genius.cli.index import index
 from genius.cli.list import list_items
 from genius.cli.manage import check, compact, export, import_, remove, stats
+from genius.cli.mcp import mcp
 from genius.cli.plot import plot
 from genius.cli.search import search
 from genius.cli.serve import serve
@@ -35,6 +36,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "list": list_items,
     "duplicates": duplicates,
     "serve": serve,
+    "mcp": mcp,
     "remove": remove,
     "stats": stats,
     "check": check,

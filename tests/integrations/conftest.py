@@ -1,0 +1,36 @@
+"""An index of texts and pictures whose answers are known, for every integration."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from PIL import Image
+
+from genius import Engine, Item
+
+
+@pytest.fixture(scope="session")
+def fake() -> ModuleType:
+    file = Path(__file__).parents[1] / "cli" / "fake_model.py"
+    spec = importlib.util.spec_from_file_location("fake_model", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def engine(tmp_path, fake) -> Iterator[Engine]:
+    with Engine.create(tmp_path / "index", fake.FakeModel()) as opened:
+        items = []
+        for number, colour in enumerate(fake.COLOURS):
+            Image.new("RGB", (16, 16), colour).save(tmp_path / f"{colour}.png")
+            meta = {"number": number, "even": number % 2 == 0}
+            items.append(Item(colour, image=tmp_path / f"{colour}.png", meta=meta))
+            items.append(Item(f"t-{colour}", text=f"something {colour}", meta=meta))
+        opened.add(items)
+        yield opened
