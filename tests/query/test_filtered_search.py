@@ -61,7 +61,7 @@ def expected(engine: Engine, query: str, k: int, keep) -> list[float]:
     even=st.booleans(),
     k=st.integers(1, 30),
     word=st.sampled_from(WORDS),
-    few=st.sampled_from([0, 4096]),
+    few=st.sampled_from([0, 8192]),
 )
 def test_exact_search_over_what_passes(engine, low, width, even, k, word, few):
     where = f"n >= {low} and n < {low + width}" + (" and even" if even else "")
@@ -74,7 +74,7 @@ def test_exact_search_over_what_passes(engine, low, width, even, k, word, few):
     assert all(low <= hit.meta["n"] < low + width and (hit.meta["even"] or not even) for hit in hits)
 
 
-@pytest.mark.parametrize("few", [0, 4096])
+@pytest.mark.parametrize("few", [0, 8192])
 @pytest.mark.parametrize("rerank", ["none", "codes"])
 def test_every_way_to_rank_keeps_to_the_filter(engine, monkeypatch, few, rerank):
     monkeypatch.setattr(exhaustive, "MAX_ITEMS", few)

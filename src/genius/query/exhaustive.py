@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from genius.query.view import PoolView
-from genius.search.arrays import Floats, Ints
+from genius.query.filtered import FilteredPool
+from genius.search.arrays import Floats
 from genius.search.codebooks import Codebooks
 from genius.search.options import SearchOptions
 from genius.search.rank import RankedItems, products
+from genius.types import Modality
 
-MAX_ITEMS = 4096  # so many are scored about as fast as a trie is searched
+MAX_ITEMS = 8192  # so many are scored about as fast as a trie is searched
 
 
 def is_exhaustive(items: int, options: SearchOptions, *, vectors: bool) -> bool:
@@ -25,20 +26,24 @@ def is_exhaustive(items: int, options: SearchOptions, *, vectors: bool) -> bool:
 
 
 def rank_all(
-    view: PoolView, codebooks: Codebooks, z: Floats, phi: Floats, ordinals: Ints, options: SearchOptions
+    pool: FilteredPool,
+    modality: Modality | None,
+    codebooks: Codebooks,
+    z: Floats,
+    phi: Floats,
+    options: SearchOptions,
 ) -> RankedItems:
-    """The best of these items by the score of the re-ranking, with the rule for ties of every search."""
-    codes = None
+    """The best of a pool's items by the score of the re-ranking, with the rule for ties of every search."""
+    ordinals = pool.ordinals(modality)
     if options.rerank == "vectors":
-        scores = products(view.vectors(ordinals), phi)
+        scores = products(pool.vectors(modality), phi)
     else:
-        codes = view.codes(ordinals)
         by = codebooks.cosine if options.rerank == "codes" else codebooks.similarity
-        scores = by(z, codes)
+        scores = by(z, pool.codes(modality))
     kept = np.arange(len(scores))
     if len(scores) > options.k:
         kept = np.flatnonzero(scores >= np.partition(scores, -options.k)[-options.k])
-    own = view.codes(ordinals[kept]) if codes is None else codes[kept]
-    order = np.lexsort((ordinals[kept], *own.T[::-1], -scores[kept]))[: options.k]
+    codes = pool.codes(modality)[kept]
+    order = np.lexsort((ordinals[kept], *codes.T[::-1], -scores[kept]))[: options.k]
     best = kept[order]
-    return RankedItems(ordinals[best], scores[best], own[order], 0, len(ordinals))
+    return RankedItems(ordinals[best], scores[best], codes[order], 0, len(ordinals))

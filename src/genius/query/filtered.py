@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from genius.filter.grammar import (
     AllOf,
@@ -63,20 +66,34 @@ class FilteredPool:
         return self.segments[0] if same else None
 
     @cached_property
-    def _ordinals(self) -> dict[Modality | None, Ints]:
+    def _arrays(self) -> dict[tuple[str, Modality | None], NDArray[Any]]:
         return {}
 
     def ordinals(self, modality: Modality | None) -> Ints:
         """The items of a modality, or all of them, ascending."""
-        if modality not in self._ordinals:
-            mask = self.mask if modality is None else self.mask & self.view.mask(modality)
-            self._ordinals[modality] = np.flatnonzero(mask)
-        return self._ordinals[modality]
+        return self._array("ordinals", modality, lambda: np.flatnonzero(self._mask(modality)))
+
+    def vectors(self, modality: Modality | None) -> NDArray[np.float32]:
+        """Their vectors, (n, dim); they stay in memory, so this is for a few items."""
+        make = self.view.vectors
+        return self._array("vectors", modality, lambda: make(self.ordinals(modality)).astype(np.float32))
+
+    def codes(self, modality: Modality | None) -> NDArray[np.uint16]:
+        """Their codes, (n, levels); likewise."""
+        return self._array("codes", modality, lambda: self.view.codes(self.ordinals(modality)))
+
+    def _array(self, what: str, modality: Modality | None, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        if (what, modality) not in self._arrays:
+            self._arrays[what, modality] = make()
+        return self._arrays[what, modality]
+
+    def _mask(self, modality: Modality | None) -> Bools:
+        return self.mask if modality is None else self.mask & self.view.mask(modality)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it holds, about: masks, counts in the trie, ordinals."""
-        return 7 * len(self.mask) + sum(own.nbytes for own in self._ordinals.values())
+        """Bytes that it holds, about: masks, counts in the trie, and arrays of a few items."""
+        return 7 * len(self.mask) + sum(own.nbytes for own in list(self._arrays.values()))
 
 
 class Filters:

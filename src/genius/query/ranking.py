@@ -92,9 +92,9 @@ def _find(
     found: dict[int, RankedItems] = {}
     if pool is not None:
         for number, one in enumerate(flat):
-            few = pool.ordinals(one.subquery.modality)
-            if is_exhaustive(len(few), options, vectors=view.has_vectors):
-                found[number] = rank_all(view, searcher.codebooks, one.z, one.phi, few, options)
+            modality = one.subquery.modality
+            if is_exhaustive(len(pool.ordinals(modality)), options, vectors=view.has_vectors):
+                found[number] = rank_all(pool, modality, searcher.codebooks, one.z, one.phi, options)
     segments = view.segments if pool is None or len(found) == len(flat) else pool.segments
     others = [one for number, one in enumerate(flat) if number not in found]
     searched = iter(_search(view, segments, searcher, model, others, options))
