@@ -189,6 +189,22 @@ def test_without_a_calibration_there_is_no_confidence(engine, pictures):
         engine.search("red", at_least=0.3)
 
 
+def test_words_that_must_be_there(engine):
+    texts = {"a/Oak-17.txt": "a red chair", "b": "a RED sofa, it's new", "c": "blue"}
+    engine.add([Item(id, text=text, meta={"n": len(id)}) for id, text in texts.items()])
+
+    def found(words, **options):
+        return {hit.id for hit in engine.search("red", match=words, **options)}
+
+    assert found("red") == {"a/Oak-17.txt", "b"} and found("red sofa") == {"b"} == found("it's")
+    assert found("oak-17") == {"a/Oak-17.txt"} and found('"chair red"') == set() != found("chair red")
+    assert found("red", where="n = 1 or n = 2") == {"b"}
+    assert {hit.id for hit in engine.like("c", match="red")} == {"a/Oak-17.txt", "b"}
+    for wrong in ("", " ", '"red'):
+        with pytest.raises(BadInput, match="leave"):
+            engine.search("red", match=wrong)
+
+
 def test_a_batch_gives_what_single_searches_give(engine, pictures, fake):
     engine.add([*images(pictures), *texts(fake)])
     queries = ["red", pictures / "blue.png", Query(text="green", want=TEXT)]

@@ -108,6 +108,7 @@ class Client:
         beam: int | None = None,
         instruction: str | None = None,
         where: str | None = None,
+        match: str | None = None,
         offset: int = 0,
         at_least: float | None = None,
     ) -> list[Hit]:
@@ -121,6 +122,7 @@ class Client:
             beam=beam,
             instruction=instruction,
             where=where,
+            match=match,
             offset=offset,
             at_least=at_least,
         ).hits
@@ -136,6 +138,7 @@ class Client:
         beam: int | None = None,
         instruction: str | None = None,
         where: str | None = None,
+        match: str | None = None,
         offset: int = 0,
         cursor: str | None = None,
         facets: Sequence[str] = (),
@@ -154,6 +157,7 @@ class Client:
             "rerank": rerank,
             "beam": beam,
             "where": where,
+            "match": match,
             "offset": offset or None,
             "cursor": cursor,
             "facets": list(facets) or None,
@@ -187,6 +191,7 @@ class Client:
         beam: int | None = None,
         instruction: str | None = None,
         where: str | None = None,
+        match: str | None = None,
         offset: int = 0,
         at_least: float | None = None,
     ) -> list[list[Hit]]:
@@ -204,6 +209,7 @@ class Client:
                 beam=beam,
                 instruction=instruction,
                 where=where,
+                match=match,
                 offset=offset,
                 at_least=at_least,
             )
@@ -220,6 +226,7 @@ class Client:
         *,
         instruction: str | None = None,
         where: str | None = None,
+        match: str | None = None,
         offset: int = 0,
         at_least: float | None = None,
     ) -> list[Hit]:
@@ -227,7 +234,7 @@ class Client:
         asked = Query().wanting(want, instruction)
         body = {
             "like": id, "text": but, "k": k, "want": asked.want, "instruction": asked.instruction,
-            "where": where, "at_least": at_least, "offset": offset or None,
+            "where": where, "match": match, "at_least": at_least, "offset": offset or None,
         }  # fmt: skip
         return _hits(self._json("POST", "/v1/search", _without_none(body)))
 

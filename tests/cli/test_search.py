@@ -68,6 +68,12 @@ def test_sure_answers_or_the_nearest_with_a_note(indexed, fake, monkeypatch):
     assert lines.out == "" and "nothing close was found" in lines.err
 
 
+def test_words_that_must_be_there(indexed):
+    found = json.loads(indexed("search", "red", "--match", "note", "--format", "json").out)
+    assert [hit["id"] for hit in found] == ["note.txt"]
+    assert indexed("search", "red", "--match", "").code == 2
+
+
 def test_an_instruction_is_given_or_left_out(indexed):
     ask = ("search", "red", "--want", "image", "-k", "1", "--format", "json")
     for option in (("--instruction", "Find its picture."), ("--no-instruction",)):

@@ -61,6 +61,8 @@ def test_searches_are_those_of_the_engine(client, served, tmp_path, kit):
     assert client.search("red", rerank="codes", search="lookup", beam=9) == served.engine.search(
         "red", rerank="codes", search="lookup", beam=9
     )
+    words = client.search("red", match="cyan")
+    assert words and words == served.engine.search("red", match="cyan")
     for sentence in ("", "Find a thing of this colour."):
         asked.append(Query(image=file, instruction=sentence))
         found = client.search(file, want="text", instruction=sentence)
@@ -107,7 +109,7 @@ def test_what_goes_wrong_is_said(client, served):
     with pytest.raises(BadInput, match="at most 500"):
         client.search("x", beam=501)
     ((name, reason),) = client.add([Item("x", image="/no/such/file.png")]).skipped
-    assert name == "x" and "cannot read" in reason
+    assert name == "x" and "no image at" in reason
     with Client(served.url, "wrong") as stranger, pytest.raises(ServerError, match="key") as refused:
         stranger.stats()
     assert refused.value.status == 401

@@ -51,6 +51,9 @@ def search(
         bool, typer.Option("--no-instruction", help="Ask without a sentence, as images do by default.")
     ] = False,
     where: WhereOption = None,
+    match: Annotated[
+        str | None, typer.Option(metavar="WORDS", help="Words that must be in the text or file name.")
+    ] = None,
     k: Annotated[int, typer.Option("-k", "--limit", help="How many hits.")] = 10,
     offset: Annotated[int, typer.Option(min=0, help="How many of the best hits are left out.")] = 0,
     facet: FacetOption = None,
@@ -92,6 +95,7 @@ def search(
     options: dict[str, Any] = {
         "instruction": "" if no_instruction else instruction,
         "where": where,
+        "match": match,
         "offset": offset,
         "at_least": at_least,
     }

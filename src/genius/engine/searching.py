@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from genius.errors import BadInput, IndexCorrupt
+from genius.filter.match import with_match
 from genius.query.embedding import EmbeddedSubquery, embed
 from genius.query.facets import FACETED, count_facets
 from genius.query.paging import PageCursor, PageRequest, rank_page
@@ -45,6 +46,7 @@ class IndexSearch(OpenIndex):
         beam: int | None = None,
         instruction: str | None = None,
         where: str | None = None,
+        match: str | None = None,
         offset: int = 0,
         at_least: float | None = None,
     ) -> list[Hit]:
@@ -58,6 +60,7 @@ class IndexSearch(OpenIndex):
             beam=beam,
             instruction=instruction,
             where=where,
+            match=match,
             offset=offset,
             at_least=at_least,
         )[0]
@@ -73,6 +76,7 @@ class IndexSearch(OpenIndex):
         beam: int | None = None,
         instruction: str | None = None,
         where: str | None = None,
+        match: str | None = None,
         offset: int = 0,
         at_least: float | None = None,
     ) -> list[list[Hit]]:
@@ -83,7 +87,8 @@ class IndexSearch(OpenIndex):
         without. `search` is generate, lookup or both (default: the model's); `rerank` is none, codes or
         vectors (default: vectors, if the index keeps them); `beam` is the beam width, in prefixes of codes.
         `where` is a filter such as "price < 50 and not sold" (docs/filters.md): only items that pass it are
-        searched. The `offset` best are left out. `at_least` leaves out hits of less confidence (0 to 1).
+        searched; `match` has words that must be in their text or id. The `offset` best are left out.
+        `at_least` leaves out hits of less confidence (0 to 1).
         """
         results = self.results(
             queries,
@@ -94,6 +99,7 @@ class IndexSearch(OpenIndex):
             beam=beam,
             instruction=instruction,
             where=where,
+            match=match,
             offset=offset,
             at_least=at_least,
         )
@@ -110,6 +116,7 @@ class IndexSearch(OpenIndex):
         beam: int | None = None,
         instruction: str | None = None,
         where: str | None = None,
+        match: str | None = None,
         offset: int = 0,
         cursor: str | None = None,
         without: str | None = None,
@@ -132,6 +139,7 @@ class IndexSearch(OpenIndex):
         page = PageRequest(k, offset, after, None if known is None else known[0])
         count_facets(facets, ())  # refuses what is no field before anything is searched
         depth = max(page.depth, FACETED if facets else 0)
+        where = with_match(where, match)
         self.prepare(where)
         asked = [Query.of(query).wanting(want, instruction) for query in queries]
         loaded, present = self._current_model(), self._current().present
@@ -194,12 +202,21 @@ class IndexSearch(OpenIndex):
         *,
         instruction: str | None = None,
         where: str | None = None,
+        match: str | None = None,
         offset: int = 0,
         at_least: float | None = None,
     ) -> list[Hit]:
         """What is like a stored item, but as the words in `but` say; the item itself is left out."""
         return self.like_result(
-            id, but, k, want, instruction=instruction, where=where, offset=offset, at_least=at_least
+            id,
+            but,
+            k,
+            want,
+            instruction=instruction,
+            where=where,
+            match=match,
+            offset=offset,
+            at_least=at_least,
         ).hits
 
     def like_result(
@@ -211,6 +228,7 @@ class IndexSearch(OpenIndex):
         *,
         instruction: str | None = None,
         where: str | None = None,
+        match: str | None = None,
         offset: int = 0,
         at_least: float | None = None,
     ) -> SearchResult:
@@ -232,6 +250,7 @@ class IndexSearch(OpenIndex):
             want,
             instruction=instruction,
             where=where,
+            match=match,
             offset=offset,
             without=id,
             at_least=at_least,

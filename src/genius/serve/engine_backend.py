@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from genius.data.images import media_type
 from genius.engine import Engine
 from genius.errors import BadImage, BadInput
+from genius.filter.match import with_match
 from genius.ingest.item import thumbnail
 from genius.ingest.result import AddResult
 from genius.query.paging import PageCursor
@@ -110,12 +111,13 @@ class EngineBackend:
     async def search(self, ask: SearchRequest) -> tuple[SearchResult, int]:
         """The hits of a search, and how many searches were answered together."""
         self._require_ready()
+        where = with_match(ask.where, ask.match)
         settings = SearchSettings(
             ask.k,
             ask.search,
             ask.rerank,
             ask.beam,
-            ask.where,
+            where,
             ask.offset,
             ask.cursor,
             ask.like,
@@ -123,7 +125,7 @@ class EngineBackend:
         )
         try:
             async with asyncio.timeout(self.limits.search_s):
-                await self._read(self.engine.prepare, ask.where)  # others are searching meanwhile
+                await self._read(self.engine.prepare, where)  # others are searching meanwhile
                 result, batch = await self._batcher.ask(await self._query(ask), settings)
         except TimeoutError:
             seconds = f"{self.limits.search_s:g} s"

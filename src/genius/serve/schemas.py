@@ -114,6 +114,9 @@ class SearchRequest(BaseModel):
     )
     search: Literal["generate", "lookup", "both"] | None = Field(None, description="How items are found.")
     rerank: Literal["none", "codes", "vectors"] | None = Field(None, description="What orders them.")
+    match: str | None = Field(
+        None, max_length=MAX_INSTRUCTION, description="Words that must be in the text or the id of an item."
+    )
     where: Where | None = None
     offset: int = Field(0, ge=0, description="How many of the best hits are left out.")
     cursor: str | None = Field(
