@@ -32,8 +32,10 @@ from genius.evaluate.embeddings import Embedder, EncodedPool, EncodedQueries, En
 from genius.evaluate.protocol import DEPTH, RowMetrics, RowQrels, match_qrels, mean_over_rows, row_metrics
 from genius.evaluate.systems import LOOKUP_BEAM, CodeSearch
 from genius.model import Model
-from genius.quantize.fit import FitOptions, fit_quantizer
+from genius.quantize.codebooks import init_codebooks
+from genius.quantize.fit import FitOptions, fit_quantizer, fitted_sizes
 from genius.quantize.model import Quantizer
+from genius.quantize.refine import refine
 from genius.search.options import SearchOptions
 from genius.types import Modality
 
@@ -118,6 +120,16 @@ class Fitted:
     def __call__(self, phi: Floats, modality: Ints) -> Floats:
         quantizer, codes = self.codes(phi, modality)
         return quantizer.vectors_of(codes)
+
+
+def seeded_by_distance(phi: Floats, modality: Ints) -> Floats:
+    """Ours with k-means++ seeds in place of random ones."""
+    z, known = torch.from_numpy(phi), torch.from_numpy(modality)
+    sizes = fitted_sizes(len(z), BYTES)
+    quantizer = Quantizer(z.shape[1], sizes, fusion="sum", encode_beam=OURS.encode_beam)
+    init_codebooks(quantizer.residual, z, known, torch.Generator().manual_seed(0))
+    refine(quantizer.residual, z, known, rounds=OURS.rounds, beam=OURS.encode_beam)
+    return quantizer.decode(quantizer.encode(z, known)).numpy()
 
 
 def product_codes(phi: Floats, modality: Ints) -> Floats:
@@ -256,6 +268,7 @@ def choose(pools: Callable[[str], Iterator[Pool]], setting: str) -> dict[str, An
         "genius": Fitted(OURS),
         "genius, no refinement": Fitted(replace(OURS, rounds=0)),
         "genius, beam 1": Fitted(replace(OURS, encode_beam=1)),
+        "genius, k-means++ seeds": seeded_by_distance,
         "genius, modalities not told apart": Fitted(OURS, gap=True),
     }
     return measure(pools("val"), setting, choices, {})
