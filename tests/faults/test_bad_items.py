@@ -192,7 +192,12 @@ def test_csv(engine, tmp_path, kind):
     with file.open("w", encoding="utf-8", errors="surrogateescape", newline="") as stream:
         rows = [
             ["id", "text", "meta", "image"],
-            ["first", "red", "", ""],
+            [
+                "first",
+                "röd",
+                "",
+                "",
+            ],  # so it is UTF-8 with broken bytes
             CELLS[kind],
             ["last", "blue", "", ""],
         ]
