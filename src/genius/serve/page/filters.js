@@ -27,8 +27,6 @@ export function where() {
     if (test.to !== undefined) ends.push(`${name} <= ${quoted(isDay(test.to) ? `${test.to}T99` : test.to)}`); // the whole day
     return ends;
   });
-  const words = $("contains").value.trim();
-  if (words) tests.push(`(text like ${quoted(`%${words}%`)} or id like ${quoted(`%${words}%`)})`);
   const own = $("where").value.trim();
   if (own) tests.push(`(${own})`);
   return tests.join(" and ");
@@ -36,7 +34,7 @@ export function where() {
 
 // What the address keeps of the filters, and back.
 export function saved() {
-  return { filters: Object.keys(chosen).length ? JSON.stringify(chosen) : "", has: $("contains").value.trim(), where: $("where").value.trim() };
+  return { filters: Object.keys(chosen).length ? JSON.stringify(chosen) : "", has: match(), where: $("where").value.trim() };
 }
 
 export function restore(parameters) {
@@ -59,7 +57,10 @@ export function clear() {
   changed();
 }
 
-export const any = () => where() !== "";
+// The words that must be there.
+export const match = () => $("contains").value.trim();
+
+export const any = () => where() !== "" || match() !== "";
 
 // --- facets ----------------------------------------------------------------------------------------------
 
@@ -151,8 +152,7 @@ function showChosen() {
     const text = [test.from !== undefined && `from ${test.from}`, test.to !== undefined && `to ${test.to}`].filter(Boolean).join(" ");
     return [[`${name} ${text}`, () => choose(field, [])]];
   });
-  const words = $("contains").value.trim();
-  if (words) chips.push([`contains “${words}”`, () => { $("contains").value = ""; changed(); }]);
+  if (match()) chips.push([`contains “${match()}”`, () => { $("contains").value = ""; changed(); }]);
   const own = $("where").value.trim();
   if (own) chips.push([own, () => { $("where").value = ""; changed(); }]);
   $("chosen").replaceChildren(...chips.map(([text, off]) => {

@@ -82,7 +82,7 @@ function request(cursor) {
     text: value("q"), image: asked.image, like: asked.like, want: want(), instruction: sentence, cursor,
     limit: value("limit"), beam: value("beam"), search: value("method"), rerank: value("rerank"),
     at_least: value("at-least") && Number(value("at-least")) / 100,
-    where: filters.where() || null, facets: cursor ? null : filters.facetFields(fields.learn([])).join(","),
+    match: filters.match() || null, where: filters.where() || null, facets: cursor ? null : filters.facetFields(fields.learn([])).join(","),
   };
 }
 
