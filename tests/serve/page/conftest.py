@@ -118,6 +118,7 @@ def browser(tmp_path_factory) -> Iterator[object]:
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver.set_script_timeout(120)  # axe takes its time on a busy machine
     yield driver
     driver.quit()
 
