@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from genius.engine.changing import IndexChanges
+from genius.engine.searching import IndexSearch
 from genius.ingest.missing import FilesReport, missing_files
 from genius.query.branch import Branch, branch
 from genius.query.browse import ItemPage, browse
@@ -12,11 +14,6 @@ from genius.query.defaults import describe_options
 from genius.query.duplicates import NEAR, DuplicateGroup, find_duplicates
 from genius.store.records import Record
 from genius.store.stats import stats
-
-if TYPE_CHECKING:
-    pass
-from genius.engine.changing import IndexChanges
-from genius.engine.searching import IndexSearch
 
 
 class Engine(IndexChanges, IndexSearch):

@@ -7,10 +7,11 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from genius.engine.opening import OpenIndex, is_storable
 from genius.errors import BadInput, IndexCorrupt
 from genius.filter.match import with_match
 from genius.query.embedding import EmbeddedSubquery, embed
@@ -23,10 +24,6 @@ from genius.retrieval_model import RetrievalModel
 from genius.store.large_array import CacheDamaged
 from genius.store.records import Record
 from genius.types import Hit, Modality, Query
-
-if TYPE_CHECKING:
-    pass
-from genius.engine.opening import OpenIndex, is_storable
 
 ATTEMPTS = 5  # of a search while the index changes
 LIKE_SIDE = 1024  # pixels of a stored image that is searched with: more than any encoder reads
