@@ -7,6 +7,7 @@ from typing import Any
 
 from genius.engine.changing import IndexChanges
 from genius.engine.searching import IndexSearch
+from genius.fitting.due import fit_state
 from genius.ingest.missing import FilesReport, missing_files
 from genius.query.branch import Branch, branch
 from genius.query.browse import ItemPage, browse
@@ -77,9 +78,10 @@ class Engine(IndexChanges, IndexSearch):
     def stats(self) -> dict[str, Any]:
         """Items, sizes and settings, and the default search, as plain values; does not load the model."""
         search = describe_options(self._search_settings(), vectors=self.index.dim is not None)
-        from genius.fitting.due import fit_state
-
-        fit = fit_state(self.index)
+        state = self.index.truth.identity, self.index.truth.change()
+        if self._fit_state is None or self._fit_state[0] != state:
+            self._fit_state = state, fit_state(self.index)
+        fit = self._fit_state[1]
         if fit.number:
             search["chosen_on"] = "nothing: plain values"
         return {**stats(self.index), "search": search, "fit": fit.as_dict()}

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from genius.data.images import open_image
 from genius.data.validate import valid_id
 from genius.errors import BadInput, IndexNotFound, ModelMismatch, ModelNotFound
+from genius.fitting.due import FitState
 from genius.ingest.item import THUMBNAIL, thumbnail
 from genius.locks import OrderedLock
 from genius.query.defaults import default_options
@@ -38,6 +39,7 @@ class OpenIndex:
         self._loaded: LoadedModel | None = None
         self._view: PoolView | None = None
         self._filters = Filters(index)
+        self._fit_state: tuple[object, FitState] | None = None  # and the state of the truth it is of
         if model is not None:
             self._use_model(model, index.settings)
 
