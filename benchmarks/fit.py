@@ -126,9 +126,9 @@ def seeded_by_distance(phi: Floats, modality: Ints) -> Floats:
     """Ours with k-means++ seeds in place of random ones."""
     z, known = torch.from_numpy(phi), torch.from_numpy(modality)
     sizes = fitted_sizes(len(z), BYTES)
-    quantizer = Quantizer(z.shape[1], sizes, fusion="sum", encode_beam=OURS.encode_beam)
+    quantizer = Quantizer(z.shape[1], sizes, fusion="sum", encode_beam=OURS.code_beam)
     init_codebooks(quantizer.residual, z, known, torch.Generator().manual_seed(0))
-    refine(quantizer.residual, z, known, rounds=OURS.rounds, beam=OURS.encode_beam)
+    refine(quantizer.residual, z, known, rounds=OURS.rounds, beam=OURS.code_beam)
     return quantizer.decode(quantizer.encode(z, known)).numpy()
 
 
@@ -267,7 +267,7 @@ def choose(pools: Callable[[str], Iterator[Pool]], setting: str) -> dict[str, An
     choices: dict[str, Fit] = {
         "genius": Fitted(OURS),
         "genius, no refinement": Fitted(replace(OURS, rounds=0)),
-        "genius, beam 1": Fitted(replace(OURS, encode_beam=1)),
+        "genius, beam 1": Fitted(replace(OURS, code_beam=1)),
         "genius, k-means++ seeds": seeded_by_distance,
         "genius, modalities not told apart": Fitted(OURS, gap=True),
     }

@@ -185,7 +185,7 @@ def test_what_ends_every_worker_is_left_out(tmp_path: Path, monkeypatch) -> None
 
     worker = object.__new__(encoding.EncodingWorker)
     worker.parts = PartStore(str(tmp_path / "parts"))
-    worker.job = encoding.EncodingJob("m", "f" * 64, "cpu", True, "", (SourceSpec("s", "s"),), None)
+    worker.job = encoding.EncodingJob("m", "f" * 64, "cpu", True, "", (SourceSpec("s.jsonl", "s"),), None)
     for before in range(encoding.ATTEMPTS):
         assert worker.parts.begin(part_name("s", 0, "f" * 64, True)) == before
     done = worker._part({"source": 0, "number": 0}, [[Item("bad", text="x")]])

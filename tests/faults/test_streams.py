@@ -19,22 +19,25 @@ LOST = "what the command changed is committed"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
-    """A folder with texts and an index of them."""
-    folder = tmp_path_factory.mktemp("streams")
+    """A folder with texts and an index of them, which knows them by this very path."""
+    folder = tmp_path_factory.mktemp("streams") / "place"
+    folder.mkdir()
     (folder / "texts").mkdir()
     for name in ("red", "blue", "grün"):
         (folder / "texts" / f"{name}.txt").write_text(f"something {name}")
     (folder / "texts" / os.fsdecode(b"odd\xff.txt")).write_text("something odd")
     done = run(folder, "index", "texts", "--to", "idx")
     assert done.returncode == 0, done.stderr
+    shutil.copytree(folder, folder.with_name("kept"))
     return folder
 
 
 @pytest.fixture
-def place(made, tmp_path) -> Path:
-    """A copy that a test may change."""
-    shutil.copytree(made, tmp_path / "place")
-    return tmp_path / "place"
+def place(made) -> Path:
+    """The folder as it was made; a test may change it."""
+    shutil.rmtree(made)
+    shutil.copytree(made.with_name("kept"), made)
+    return made
 
 
 def run(folder: Path, *arguments: str, redirect: str = "", environment=None):

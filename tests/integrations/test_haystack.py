@@ -83,7 +83,9 @@ def test_a_pipeline_retrieves_and_is_saved(store, monkeypatch, fake):
     pipeline.add_component("retriever", GeniusDocumentRetriever(store, k=1, want="text"))
     asked = {"retriever": {"query": "red"}}
     assert pipeline.run(asked)["retriever"]["documents"][0].id == "t-red"
-    monkeypatch.setattr("genius.engine.load_model", lambda name, device="cpu": fake.FakeModel(str(name)))
+    monkeypatch.setattr(
+        "genius.engine.opening.load_model", lambda name, device="cpu": fake.FakeModel(str(name))
+    )
     monkeypatch.setattr(Engine, "open_or_create", lambda folder, model: store.engine)
     saved = GeniusDocumentRetriever(store, k=1, want="text").to_dict()
     again = GeniusDocumentRetriever.from_dict(saved)

@@ -155,4 +155,4 @@ def test_users_of_mypy_get_types(python, tmp_path):
     bad.write_text(USER.replace('engine.add([Item("a", text="a red apple")])', "engine.add(3)"))
     assert "Success" in run(*mypy, good, cwd=tmp_path)
     found = subprocess.run([*map(str, mypy), bad], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert 'Argument 1 to "add" of "Engine" has incompatible type "int"' in found.stdout
+    assert 'Argument 1 to "add" of "IndexChanges" has incompatible type "int"' in found.stdout

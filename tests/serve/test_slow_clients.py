@@ -41,7 +41,7 @@ def test_clients_that_never_read_keep_nobody_out(serving, kit, path):
                 assert status_of(live, kit, "/healthz") == 200
                 time.sleep(0.3)
             for other in ("/v1/stats", "/readyz", "/openapi.json"):
-                assert status_of(live, kit, other) == 200
+                kit.wait_until(lambda other=other: status_of(live, kit, other) == 200, 10)
         finally:
             for line in lines:
                 line.close()

@@ -36,7 +36,7 @@ class FitOptions:
     item_bytes: int = 15  # bytes of an item's codes, the modality included
     sample: int = 65_536  # embeddings that the codebooks are fitted to, at most
     rounds: int = 10  # of refinement, which take most of the time
-    encode_beam: int = 8
+    code_beam: int = 8
     seed: int = 0
 
 
@@ -62,7 +62,7 @@ def fit_quantizer(embeddings: Tensor, modality: Tensor, options: FitOptions = Fi
     if not bool(z.isfinite().all()):
         raise BadInput("NaN or Inf among the embeddings: mend or leave out those items")
     sizes = fitted_sizes(len(z), options.item_bytes)
-    quantizer = Quantizer(z.shape[1], sizes, fusion="sum", encode_beam=options.encode_beam).to(z.device)
+    quantizer = Quantizer(z.shape[1], sizes, fusion="sum", encode_beam=options.code_beam).to(z.device)
     generator = generator_for(z.device, options.seed, "fit")
     few = torch.randperm(len(z), generator=generator, device=z.device)[: max(sizes) * ITEMS_PER_SEED]
     init_codebooks(quantizer.residual, z[few], modality[few], generator, KMEANS_ROUNDS, seeding="random")
@@ -71,7 +71,7 @@ def fit_quantizer(embeddings: Tensor, modality: Tensor, options: FitOptions = Fi
         if rounds:
             refine(
                 quantizer.residual, z[rows], modality[rows],
-                rounds=rounds, beam=options.encode_beam, seed=options.seed,
+                rounds=rounds, beam=options.code_beam, seed=options.seed,
             )  # fmt: skip
     return quantizer.eval().requires_grad_(False)
 
