@@ -26,7 +26,11 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 RESULTS = Path(__file__).resolve().parent / "results"
-FOLDERS = {"--data": "BENCH", "--photos": "PHOTOS"}  # option: what stands for its value in a command
+FOLDERS = {
+    "--data": "BENCH",
+    "--photos": "PHOTOS",
+    "--features": "FEATURES",
+}  # option: what stands for its value in a command
 Call = Callable[[int], Any]  # number of the repetition
 
 
