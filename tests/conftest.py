@@ -4,8 +4,13 @@ Locks that are taken out of order are errors (`genius.locks`), in those processe
 in several processes (pytest-xdist); their order, and which of them share a process, changes no outcome.
 """
 
+import importlib.util
 import os
 import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -30,3 +35,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(config.rootpath))))
+
+
+@pytest.fixture(scope="session")
+def load_file() -> Callable[[Path], ModuleType]:
+    """Imports a file that is on no import path."""
+
+    def load(file: Path) -> ModuleType:
+        spec = importlib.util.spec_from_file_location(file.stem, file)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[file.stem] = module  # where its dataclasses look their module up
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def fake(load_file: Callable[[Path], ModuleType]) -> ModuleType:
+    """The module of a model whose answers can be foreseen; run as a program, it is the command line."""
+    return load_file(Path(__file__).parent / "cli" / "fake_model.py")

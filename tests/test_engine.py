@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import os
 import threading
@@ -19,16 +18,6 @@ from genius.engine import Engine
 from genius.errors import BadImage, BadInput, IndexMismatch
 
 IMAGE, TEXT, PAIR = Modality.IMAGE, Modality.TEXT, Modality.PAIR
-
-
-@pytest.fixture(scope="module")
-def fake():
-    file = Path(__file__).parent / "cli" / "fake_model.py"
-    spec = importlib.util.spec_from_file_location("fake_model", file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture

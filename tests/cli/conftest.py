@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
 import pytest
@@ -18,15 +16,6 @@ class Done(NamedTuple):
     code: int
     out: str
     err: str
-
-
-@pytest.fixture(scope="session")
-def fake() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fake_model", Path(__file__).with_name("fake_model.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture

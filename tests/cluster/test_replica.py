@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import pickle
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -186,12 +185,8 @@ class _Own:
         return self.rows[places]
 
 
-def test_filtered_searches_and_lists_pass_through_the_front(tmp_path: Path) -> None:
+def test_filtered_searches_and_lists_pass_through_the_front(fake: ModuleType, tmp_path: Path) -> None:
     """The front pickles what is asked and what is answered, as Ray does; the answers are the engine's."""
-    spec = importlib.util.spec_from_file_location("fake", Path(__file__).parents[1] / "cli" / "fake_model.py")
-    assert spec is not None and spec.loader is not None
-    fake = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(fake)
     with Engine.create(tmp_path / "index", fake.FakeModel()) as engine:
         engine.add(Item(f"i{n}", text=f"red {n}", meta={"price": n, "even": n % 2 == 0}) for n in range(20))
         asked = {"text": "red", "where": "price >= 5 and even", "limit": 3, "offset": 1, "facets": ["even"]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -10,20 +10,6 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def worker() -> ModuleType:
+def worker(load_file: Callable[[Path], ModuleType]) -> ModuleType:
     """The module that works on an index, in this process or (by its file) in one that is killed."""
-    return _module(Path(__file__).with_name("store_worker.py"))
-
-
-@pytest.fixture(scope="session")
-def fake() -> ModuleType:
-    """The module of a model whose answers can be foreseen; run as a program, it is the command line."""
-    return _module(Path(__file__).parents[1] / "cli" / "fake_model.py")
-
-
-def _module(file: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_file(Path(__file__).with_name("store_worker.py"))

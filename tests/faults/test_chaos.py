@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,13 +18,8 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
-def judging() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("chaos_judge", BENCHMARKS / "chaos_judge.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["chaos_judge"] = module
-    spec.loader.exec_module(module)
-    return module
+def judging(load_file: Callable[[Path], ModuleType]) -> ModuleType:
+    return load_file(BENCHMARKS / "chaos_judge.py")
 
 
 def to(**items: int) -> Any:

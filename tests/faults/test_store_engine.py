@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
 from genius import Item
 from genius.engine import Engine, searching
 from genius.errors import IndexCorrupt
-
-
-@pytest.fixture(scope="module")
-def fake():
-    file = Path(__file__).parents[1] / "cli" / "fake_model.py"
-    spec = importlib.util.spec_from_file_location("fake_model", file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture

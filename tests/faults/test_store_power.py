@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import random
@@ -31,13 +30,8 @@ STEPS = [
 
 
 @pytest.fixture(scope="module")
-def power():
-    spec = importlib.util.spec_from_file_location("power_loss", Path(__file__).with_name("power_loss.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["power_loss"] = module
-    spec.loader.exec_module(module)
-    return module
+def power(load_file):
+    return load_file(Path(__file__).with_name("power_loss.py"))
 
 
 @pytest.fixture(scope="module")

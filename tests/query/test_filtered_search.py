@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,13 +19,8 @@ WORDS = ("red", "green", "blue", "cyan", "black", "white", "orange", "yellow")
 
 
 @pytest.fixture(scope="module")
-def model():
-    file = Path(__file__).parents[1] / "cli" / "fake_model.py"
-    spec = importlib.util.spec_from_file_location("fake_model", file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.FakeModel()
+def model(fake):
+    return fake.FakeModel()
 
 
 def items(count: int) -> list[Item]:

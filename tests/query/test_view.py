@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,16 +16,6 @@ from genius.query import fresh as fresh_ranges
 from genius.query import modalities, view
 from genius.query.modalities import ModalityCounts
 from genius.store.records import MODALITIES, pack_modality
-
-
-@pytest.fixture(scope="module")
-def fake():
-    file = Path(__file__).parents[1] / "cli" / "fake_model.py"
-    spec = importlib.util.spec_from_file_location("fake_model", file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @given(st.lists(st.integers(0, 2), max_size=60))

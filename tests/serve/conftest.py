@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import socket
@@ -10,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -25,16 +23,6 @@ from genius.serve.limits import Limits
 from genius.serve.run import listen, make_server
 
 MARKUP = "<img src=x onerror=\"document.title='attacked'\"> a strange <b>caption</b>"
-
-
-@pytest.fixture(scope="session")
-def fake() -> ModuleType:
-    file = Path(__file__).parents[1] / "cli" / "fake_model.py"
-    spec = importlib.util.spec_from_file_location("fake_model", file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def picture(colour: str, size: tuple[int, int] = (64, 48)) -> bytes:
