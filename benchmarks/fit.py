@@ -24,6 +24,7 @@ from _harness import run
 from numpy.typing import NDArray
 
 from genius.data.base import Dataset, Row, open_dataset
+from genius.encode.base import Parts
 from genius.encode.precomputed import VectorTable, read_vectors
 from genius.evaluate.baselines.exact import nearest
 from genius.evaluate.baselines.faiss import code_bits, largest_divisor, load_faiss
@@ -180,9 +181,14 @@ def lookup(pool: Pool, fit: Fitted) -> Callable[[Floats], Ints]:
     codes = rows.astype(np.uint16)
     books = [book.numpy() for book in quantizer.residual.codebooks()]
     system = CodeSearch("lookup", books, SearchOptions(rerank="codes", beam=LOOKUP_BEAM))
-    none: list[str] = []
     ids = [str(number) for number in range(len(codes))]
-    system.index(EncodedPool(ids, pool.modality.astype(np.uint8), pool.phi, codes, "", none, _no_parts))
+    modality = pool.modality.astype(np.uint8)
+
+    def parts(rows: Ints) -> Parts:
+        fused = pool.phi[rows]
+        return Parts(fused, np.zeros_like(fused))
+
+    system.index(EncodedPool(ids, modality, pool.phi, codes, digest="", unreadable=[], parts=parts))
 
     def search(queries: Floats) -> Ints:
         count = len(queries)
@@ -191,10 +197,6 @@ def lookup(pool: Pool, fit: Fitted) -> Callable[[Floats], Ints]:
         return system.search(asked, DEPTH).rows
 
     return search
-
-
-def _no_parts(rows: Ints) -> Any:
-    raise NotImplementedError
 
 
 class Figures:
