@@ -8,9 +8,10 @@ import importlib.util
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import pytest
 
@@ -56,3 +57,31 @@ def load_file() -> Callable[[Path], ModuleType]:
 def fake(load_file: Callable[[Path], ModuleType]) -> ModuleType:
     """The module of a model whose answers can be foreseen; run as a program, it is the command line."""
     return load_file(Path(__file__).parent / "cli" / "fake_model.py")
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def genius(monkeypatch, capsys, tmp_path) -> Iterator[Callable[..., Done]]:
+    """Runs `genius ARGUMENTS` in this process, in an empty folder."""
+    from genius import cli
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GENIUS_INDEX", raising=False)
+    monkeypatch.setenv("COLUMNS", "120")
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["genius", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        code = ended.value.code
+        return Done(0 if code is None else int(code), out, err)
+
+    yield run
+    signal.signal(signal.SIGTERM, before)

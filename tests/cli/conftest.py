@@ -2,45 +2,19 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from PIL import Image
 
 
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
-def genius(fake, monkeypatch, capsys, tmp_path) -> Iterator[Callable[..., Done]]:
-    """Runs `genius ARGUMENTS` in an empty folder."""
-    from genius import cli
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("GENIUS_INDEX", raising=False)
-    monkeypatch.setenv("COLUMNS", "120")
+def genius(genius, fake, monkeypatch):
+    """Runs `genius ARGUMENTS` in an empty folder, with the fake model in place of every other."""
     monkeypatch.setattr(
         "genius.engine.opening.load_model", lambda name, device="cpu": fake.FakeModel(str(name))
     )
-    before = signal.getsignal(signal.SIGTERM)
-
-    def run(*arguments: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["genius", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        code = ended.value.code
-        return Done(0 if code is None else int(code), out, err)
-
-    yield run
-    signal.signal(signal.SIGTERM, before)
+    return genius
 
 
 @pytest.fixture

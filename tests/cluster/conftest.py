@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import shutil
+import socket
 import sqlite3
 import tarfile
 import warnings
@@ -27,8 +28,21 @@ UNEQUAL = ("seen_ns", "content_sum")  # the moment of reading, and what sums it 
 
 
 @pytest.fixture(scope="session")
-def ray() -> Iterator[Any]:
-    """Ray with two processors, shared by all tests."""
+def s3_socket() -> Iterator[socket.socket]:
+    """Where the S3 server listens once there is one; clients find it by the environment."""
+    with socket.create_server(("127.0.0.1", 0)) as listening, pytest.MonkeyPatch.context() as patch:
+        port = listening.getsockname()[1]
+        values = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ACCESS_KEY_ID": "id",
+                  "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1",
+                  "AWS_EC2_METADATA_DISABLED": "true"}  # fmt: skip
+        for name, value in values.items():
+            patch.setenv(name, value)
+        yield listening
+
+
+@pytest.fixture(scope="session")
+def ray(s3_socket: socket.socket) -> Iterator[Any]:
+    """Ray with two processors, shared by all tests; its workers have the environment of its start."""
     pytest.importorskip("ray", reason="a cluster needs the extra `cluster`")
     os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")  # as in genius.cluster.session
     with warnings.catch_warnings():

@@ -33,6 +33,7 @@ INSTALL = 'pip install "genius-search[cluster]"'
 ATTEMPTS = 3  # at one request; the storage's own client has retried it by then
 WAIT_S = 0.1  # before the second attempt; doubled before each further one
 PIECE = 8 * 2**20  # bytes sent or read at a time
+BUFFER = 2**20  # bytes of one request, when a file is read in lines or smaller pieces
 T = TypeVar("T")
 
 
@@ -122,7 +123,7 @@ class RemotePath:
         """The file, opened for reading; `mode` is r or rb, `text` as for `Path.open`."""
         files, path = self.place()
         with _storage_errors(self.uri):
-            stream = io.BufferedReader(_RetryingFile(self.uri, files, path))  # which has lines
+            stream = io.BufferedReader(_RetryingFile(self.uri, files, path), BUFFER)  # which has lines
         return stream if mode == "rb" else io.TextIOWrapper(stream, **text)
 
     def files(self, exclude: Sequence[str] = ()) -> Iterator[tuple[RemotePath, list[str]]]:
