@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("ray", reason="a cluster needs the extra `cluster`")
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
 
 def test_it_serves_until_it_is_told_to_stop(plain: Path, kit: Any, tmp_path: Path) -> None:

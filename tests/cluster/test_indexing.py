@@ -21,7 +21,7 @@ from genius.engine import Engine
 from genius.errors import BadInput
 from genius.types import Item
 
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
 
 def run(engine: Engine, places: Any, **options: Any) -> Any:

@@ -16,7 +16,7 @@ from genius.cluster.session import ray_module
 from genius.errors import BadInput
 from genius.serve.access import AccessRules
 
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
 
 @pytest.fixture

@@ -156,6 +156,7 @@ def test_sources_are_read_though_requests_are_throttled_and_transfers_cut(
     assert content(tmp_path / "index") == content(plain)
 
 
+@pytest.mark.slow
 def test_a_store_that_does_not_answer_costs_what_it_did_not_give(genius, s3, model, tmp_path, monkeypatch):
     """A picture that cannot be fetched is named; a listing that fails ends the run and prunes nothing."""
     place = "s3://shop/in/folder"

@@ -25,7 +25,7 @@ from genius.engine import Engine
 from genius.errors import IndexNotFound
 from genius.serve.limits import Limits
 
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
 SEARCHES: list[dict[str, Any]] = [
     {"text": "red and green"},
