@@ -91,7 +91,7 @@ def run(minutes: float, seed: int, cluster: bool, scratch: Path) -> dict[str, An
             memory.append(server.memory_mb() or memory[-1])
             time.sleep(chance.uniform(0.5, 3.0))
         faults.heal()
-        time.sleep(min(20.0, 20 * minutes))  # everybody goes on without faults, and the last answers come
+        time.sleep(min(20.0, 10 * minutes))  # everybody goes on without faults, and the last answers come
         memory.append(server.memory_mb() or memory[-1])
         for actor in reversed(actors):
             actor.stop()
