@@ -75,7 +75,7 @@ def test_every_way_to_rerank(engine, pictures, rerank):
 def test_the_answer_of_vectors_equals_exact_search(engine, pictures, model, fake):
     engine.add([*images(pictures), *texts(fake)])
     (asked,) = model.phi(model.embed_queries([None], ["orange and blue"], ["x"]))
-    found = engine.search("orange and blue", want="text", k=10)
+    found = engine.search("orange and blue", want="text", k=10, hybrid=False)
     stored = model.phi(model.embed_items([None] * 10, [f"something {colour}" for colour in fake.COLOURS]))
     exact = sorted(zip(stored @ asked, fake.COLOURS, strict=True), reverse=True)
     assert [hit.id for hit in found] == [f"t-{colour}" for _, colour in exact]
@@ -152,7 +152,7 @@ def calibrated(engine, model, pictures, fake):
 
 def test_confidence_is_one_scale_for_all_modalities(calibrated):
     for want in ("any", "image", "text", "Find whatever is like this."):
-        hits = calibrated.search("something red", want=want)
+        hits = calibrated.search("something red", want=want, hybrid=False)
         sure = [hit.confidence for hit in hits]
         assert sure == sorted(sure, reverse=True) and 0 < sure[-1] < 0.5 < sure[0] < 1
         expected = [1 / (1 + np.exp(16 - 20 * hit.score)) for hit in hits]

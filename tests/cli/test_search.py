@@ -74,6 +74,13 @@ def test_words_that_must_be_there(indexed):
     assert indexed("search", "red", "--match", "").code == 2
 
 
+def test_the_name_of_a_file_is_found_unless_only_vectors_count(indexed):
+    ask = ("search", "note", "--format", "json", "-k", "3")
+    assert json.loads(indexed(*ask).out)[0]["id"] == "note.txt"
+    by_vectors = json.loads(indexed(*ask, "--no-hybrid").out)
+    assert by_vectors != json.loads(indexed(*ask, "--hybrid").out) == json.loads(indexed(*ask).out)
+
+
 def test_an_instruction_is_given_or_left_out(indexed):
     ask = ("search", "red", "--want", "image", "-k", "1", "--format", "json")
     for option in (("--instruction", "Find its picture."), ("--no-instruction",)):

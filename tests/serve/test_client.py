@@ -63,6 +63,10 @@ def test_searches_are_those_of_the_engine(client, served, tmp_path, kit):
     )
     words = client.search("red", match="cyan")
     assert words and words == served.engine.search("red", match="cyan")
+    for hybrid in (True, False):
+        own = client.search("red t-cyan", hybrid=hybrid)
+        assert own == served.engine.search("red t-cyan", hybrid=hybrid)
+        assert client.search_batch(["red t-cyan"], hybrid=hybrid) == [own]
     for sentence in ("", "Find a thing of this colour."):
         asked.append(Query(image=file, instruction=sentence))
         found = client.search(file, want="text", instruction=sentence)

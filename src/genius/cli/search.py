@@ -54,6 +54,10 @@ def search(
     match: Annotated[
         str | None, typer.Option(metavar="WORDS", help="Words that must be in the text or file name.")
     ] = None,
+    hybrid: Annotated[
+        bool | None,
+        typer.Option("--hybrid/--no-hybrid", help="Rank by the query's words, too (default: texts)."),
+    ] = None,
     k: Annotated[int, typer.Option("-k", "--limit", help="How many hits.")] = 10,
     offset: Annotated[int, typer.Option(min=0, help="How many of the best hits are left out.")] = 0,
     facet: FacetOption = None,
@@ -99,7 +103,9 @@ def search(
         "offset": offset,
         "at_least": at_least,
     }
-    more: dict[str, Any] = {"search": method, "rerank": rerank, "beam": beam, "facets": facet or []}
+    more: dict[str, Any] = {
+        "search": method, "rerank": rerank, "beam": beam, "hybrid": hybrid, "facets": facet or []
+    }  # fmt: skip
     single = text is not None or image is not None or vector is not None or like is not None
     with Engine.open(folder, device=device) as engine:
         if queries is not None:
@@ -111,7 +117,7 @@ def search(
         elif like is None:
             asked = [Query(text=text, image=image, vector=None if vector is None else _vector(vector))]
             results = engine.results(asked, k, want, **options, **more)
-        elif image is not None or vector is not None or method or rerank or beam or facet:
+        elif image is not None or vector is not None or method or rerank or beam or facet or hybrid:
             raise BadInput(
                 "--like goes with a text, what is wanted, --where, --offset and -k: leave the others out"
             )

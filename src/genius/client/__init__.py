@@ -48,6 +48,7 @@ class Client(Connection):
         instruction: str | None = None,
         where: str | None = None,
         match: str | None = None,
+        hybrid: bool | None = None,
         offset: int = 0,
         at_least: float | None = None,
     ) -> list[Hit]:
@@ -62,6 +63,7 @@ class Client(Connection):
             instruction=instruction,
             where=where,
             match=match,
+            hybrid=hybrid,
             offset=offset,
             at_least=at_least,
         ).hits
@@ -78,6 +80,7 @@ class Client(Connection):
         instruction: str | None = None,
         where: str | None = None,
         match: str | None = None,
+        hybrid: bool | None = None,
         offset: int = 0,
         cursor: str | None = None,
         facets: Sequence[str] = (),
@@ -97,6 +100,7 @@ class Client(Connection):
             "beam": beam,
             "where": where,
             "match": match,
+            "hybrid": hybrid,
             "offset": offset or None,
             "cursor": cursor,
             "facets": list(facets) or None,
@@ -131,6 +135,7 @@ class Client(Connection):
         instruction: str | None = None,
         where: str | None = None,
         match: str | None = None,
+        hybrid: bool | None = None,
         offset: int = 0,
         at_least: float | None = None,
     ) -> list[list[Hit]]:
@@ -149,6 +154,7 @@ class Client(Connection):
                 instruction=instruction,
                 where=where,
                 match=match,
+                hybrid=hybrid,
                 offset=offset,
                 at_least=at_least,
             )

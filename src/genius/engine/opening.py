@@ -19,6 +19,7 @@ from genius.query.defaults import default_options
 from genius.query.filtered import Filters
 from genius.query.loaded import LoadedModel
 from genius.query.view import PoolView
+from genius.query.words import WordSearch
 from genius.retrieval_model import RetrievalModel
 from genius.search.options import SearchOptions
 from genius.search.searcher import Searcher
@@ -39,6 +40,7 @@ class OpenIndex:
         self._loaded: LoadedModel | None = None
         self._view: PoolView | None = None
         self._filters = Filters(index)
+        self._words = WordSearch(index)
         self._fit_state: tuple[object, FitState] | None = None  # and the state of the truth it is of
         if model is not None:
             self._use_model(model, index.settings)

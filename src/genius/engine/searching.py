@@ -20,7 +20,9 @@ from genius.query.paging import PageCursor, PageRequest, rank_page
 from genius.query.ranking import ScoredRow, pool_size
 from genius.query.result import SearchResult
 from genius.query.subqueries import subqueries
+from genius.query.words import WordMatches
 from genius.retrieval_model import RetrievalModel
+from genius.search.options import SearchOptions
 from genius.store.large_array import CacheDamaged
 from genius.store.records import Record
 from genius.types import Hit, Modality, Query
@@ -44,6 +46,7 @@ class IndexSearch(OpenIndex):
         instruction: str | None = None,
         where: str | None = None,
         match: str | None = None,
+        hybrid: bool | None = None,
         offset: int = 0,
         at_least: float | None = None,
     ) -> list[Hit]:
@@ -58,6 +61,7 @@ class IndexSearch(OpenIndex):
             instruction=instruction,
             where=where,
             match=match,
+            hybrid=hybrid,
             offset=offset,
             at_least=at_least,
         )[0]
@@ -74,6 +78,7 @@ class IndexSearch(OpenIndex):
         instruction: str | None = None,
         where: str | None = None,
         match: str | None = None,
+        hybrid: bool | None = None,
         offset: int = 0,
         at_least: float | None = None,
     ) -> list[list[Hit]]:
@@ -84,8 +89,10 @@ class IndexSearch(OpenIndex):
         without. `search` is generate, lookup or both (default: the model's); `rerank` is none, codes or
         vectors (default: vectors, if the index keeps them); `beam` is the beam width, in prefixes of codes.
         `where` is a filter such as "price < 50 and not sold" (docs/filters.md): only items that pass it are
-        searched; `match` has words that must be in their text or id. The `offset` best are left out.
-        `at_least` leaves out hits of less confidence (0 to 1).
+        searched; `match` has words that must be in their text or id. With `hybrid`, items that have the words
+        of the query in their name, text or metadata rank higher (default: for queries that are a text alone,
+        unless the order is that of the search). The `offset` best are left out. `at_least` leaves out hits of
+        less confidence (0 to 1).
         """
         results = self.results(
             queries,
@@ -97,6 +104,7 @@ class IndexSearch(OpenIndex):
             instruction=instruction,
             where=where,
             match=match,
+            hybrid=hybrid,
             offset=offset,
             at_least=at_least,
         )
@@ -114,6 +122,7 @@ class IndexSearch(OpenIndex):
         instruction: str | None = None,
         where: str | None = None,
         match: str | None = None,
+        hybrid: bool | None = None,
         offset: int = 0,
         cursor: str | None = None,
         without: str | None = None,
@@ -139,6 +148,7 @@ class IndexSearch(OpenIndex):
         where = with_match(where, match)
         self.prepare(where)
         asked = [Query.of(query).wanting(want, instruction) for query in queries]
+        words = None
         loaded, present = self._current_model(), self._current().present
         embedded = self._embed(loaded.model, asked, present)
         for attempt in range(ATTEMPTS):
@@ -147,6 +157,8 @@ class IndexSearch(OpenIndex):
                     loaded = self._current_model()
                     embedded = self._embed(loaded.model, asked, present)
                 options = self._options(loaded.model, k, search, rerank, beam)
+                if words is None:
+                    words = self._word_matches(asked, hybrid, options)
                 with self.index.steady() if attempt else nullcontext():
                     view = self._current()
                     if view.snapshot.fingerprint != loaded.model.fingerprint:
@@ -155,7 +167,7 @@ class IndexSearch(OpenIndex):
                         present = view.present
                         embedded = self._embed(loaded.model, asked, present)
                     pool = None if where is None else self._filters.pool(where, view)
-                    ranked = rank_page(page, depth, view, loaded, embedded, options, pool)
+                    ranked = rank_page(page, depth, view, loaded, embedded, options, pool, words)
                     cuts = [page.left(one.items) for one in ranked]
                     rows = {item.row for left in cuts for item in left[: None if facets else page.end]}
                     records = self.index.truth.records(rows)
@@ -248,6 +260,7 @@ class IndexSearch(OpenIndex):
             instruction=instruction,
             where=where,
             match=match,
+            hybrid=False,
             offset=offset,
             without=id,
             at_least=at_least,
@@ -277,6 +290,19 @@ class IndexSearch(OpenIndex):
         loaded = self._current_model()
         options = self._options(loaded.model, 10, None, None, None)
         loaded.searcher_for(options).warm(self._current().segments, options)
+
+    def _word_matches(
+        self, queries: Sequence[Query], hybrid: bool | None, options: SearchOptions
+    ) -> list[WordMatches | None]:
+        """For each query that is ranked by words, too, the items that have words of it."""
+        by_similarity = options.rerank != "none" and options.fusion == 0.0
+        if hybrid is False or (hybrid is None and not by_similarity):
+            return [None] * len(queries)
+        self._words.prepare(always=bool(hybrid))
+        return [
+            self._words.find(query.text) if query.text and (hybrid or query.image is None) else None
+            for query in queries
+        ]
 
     def _embed(
         self, model: RetrievalModel, queries: Sequence[Query], present: list[Modality]

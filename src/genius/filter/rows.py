@@ -23,6 +23,7 @@ import numpy as np
 
 from genius.errors import IndexLocked, StorageError
 from genius.filter.grammar import Compare, FieldName, FieldTest, Has, Like, OneOf, number
+from genius.filter.trigrams import trigram_query
 from genius.filter.values import check_of, file_date, folder
 from genius.store.connection import connect, sqlite_errors
 from genius.store.index import LOGGER, Index
@@ -34,6 +35,7 @@ MAX_INDEXES = 32  # fields that get one; further ones are read from the items
 KEPT_BYTES = 1 << 27  # of known rows
 MAX_PATH = 400  # characters; longer names are not looked up by SQLite
 COLUMNS = {"id": "id", "text": "text", "folder": "path, source", "modified": "mtime_ns"}
+TRIGRAMS = ("id", "text")  # fields whose trigrams are indexed
 NUMBERS = "('integer', 'real')"
 THERE = "('true', 'false', 'integer', 'real', 'text', 'array', 'object')"
 
@@ -92,7 +94,8 @@ class RowFinder:
             if known is None or known.state != state:
                 known = KnownRows(state, 0, np.zeros(0, np.int64))
             if known.through < snapshot.through:
-                more = _find(truth.connection, test, known.through, snapshot.through)
+                words = truth.has_words()
+                more = _find(truth.connection, test, known.through, snapshot.through, words)
                 known = KnownRows(state, snapshot.through, np.concatenate([known.rows, more]))
         self._keep(test, known)
         return known.rows[: np.searchsorted(known.rows, snapshot.through, "right")], state
@@ -140,10 +143,10 @@ def _indexes(field: FieldName) -> Iterator[tuple[str, str]]:
         yield f"field_{digest}", f"{_kind(where)}, {_value(where)}"
 
 
-def _find(connection: sqlite3.Connection, test: FieldTest, after: int, through: int) -> Rows:
+def _find(connection: sqlite3.Connection, test: FieldTest, after: int, through: int, words: bool) -> Rows:
     """The rows in (after, through] that pass the test, ascending; those of the file that is open now."""
     if test.field.built_in is not None:
-        return _find_built_in(connection, test, after, through)
+        return _find_built_in(connection, test, after, through, words)
     where = _json_path(test.field.path)
     check = check_of(test)
     if where is None:  # SQLite cannot name this field
@@ -167,7 +170,9 @@ def _find(connection: sqlite3.Connection, test: FieldTest, after: int, through: 
     return np.unique(np.concatenate(parts))
 
 
-def _find_built_in(connection: sqlite3.Connection, test: FieldTest, after: int, through: int) -> Rows:
+def _find_built_in(
+    connection: sqlite3.Connection, test: FieldTest, after: int, through: int, words: bool
+) -> Rows:
     name = test.field.built_in
     assert name in COLUMNS, name
     check = check_of(test)
@@ -177,7 +182,14 @@ def _find_built_in(connection: sqlite3.Connection, test: FieldTest, after: int, 
         answer = connection.execute(sql, (after, through, json.dumps(values)))
         return np.sort(np.array([row for (row,) in answer], dtype=np.int64))
     found = []
-    for row, *columns in connection.execute(_select(f"row, {COLUMNS[name]}", after), (after, through)):
+    query, parameters = _select(f"row, {COLUMNS[name]}", after), (after, through)
+    if words and isinstance(test, Like) and name in TRIGRAMS:
+        may = trigram_query(test.pattern)
+        if may is not None:
+            among = "SELECT rowid FROM trigrams WHERE trigrams MATCH ? AND rowid > ? AND rowid <= ?"
+            query = f"SELECT row, {name} FROM items WHERE row IN ({among})"
+            parameters = (may, after, through)  # type: ignore[assignment]
+    for row, *columns in connection.execute(query, parameters):
         if check(_built_in_value(name, columns)):
             found.append(row)
     return np.sort(np.array(found, dtype=np.int64))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from genius.confidence import Calibration
+from genius.confidence import Calibration, sigmoid
 from genius.query.embedding import EmbeddedSubquery
 from genius.query.merging import backgrounds
 from genius.query.subqueries import Subquery
@@ -18,6 +18,7 @@ from genius.search.rank import RankedItems
 from genius.types import Modality
 
 Floats = NDArray[np.float32]
+MOST_SURE = 0.99  # confidence that words can give
 
 
 class Similarities(NamedTuple):
@@ -26,6 +27,7 @@ class Similarities(NamedTuple):
     subquery: Subquery
     similar: Floats  # (found,), in the order of the ranking
     sample: Floats  # (sampled,)
+    sure: Floats | None = None  # (found,), what confidence follows from, if not `similar`
 
 
 def compare(view: PoolView, tables: Codebooks, query: EmbeddedSubquery, found: RankedItems) -> Similarities:
@@ -44,6 +46,14 @@ def confidence_logits(calibration: Calibration, one: Similarities) -> Floats:
     """Log-odds that the items of a ranking are right; they never rise along it."""
     logits = calibration.logits(one.subquery.have, one.subquery.modality, one.similar, one.sample)
     return np.minimum.accumulate(logits)
+
+
+def confidences(calibration: Calibration, one: Similarities) -> NDArray[np.float64]:
+    """How often such answers are right, from 0 to 1."""
+    if one.sure is None:
+        return sigmoid(confidence_logits(calibration, one))
+    logits = calibration.logits(one.subquery.have, one.subquery.modality, one.sure, one.sample)
+    return np.minimum(sigmoid(logits), MOST_SURE)
 
 
 def standardized(several: Sequence[Similarities]) -> list[Floats]:

@@ -21,6 +21,7 @@ from genius.query.filtered import FilteredPool
 from genius.query.loaded import LoadedModel
 from genius.query.ranking import Ranking, ScoredRow, rank
 from genius.query.view import PoolView
+from genius.query.words import WordMatches
 from genius.search.options import SearchOptions
 
 
@@ -103,11 +104,12 @@ def rank_page(
     queries: Sequence[Sequence[EmbeddedSubquery]],
     options: SearchOptions,
     pool: FilteredPool | None,
+    words: Sequence[WordMatches | None] | None = None,
 ) -> list[Ranking]:
     """Rankings of `depth` items for each query; deeper ones where too many have come since the first page."""
     while True:
         searcher = loaded.searcher_for(options)
-        ranked = rank(view, searcher, loaded.model, queries, replace(options, k=depth), pool)
+        ranked = rank(view, searcher, loaded.model, queries, replace(options, k=depth), pool, words)
         short = [one for one in ranked if len(page.left(one.items)) < page.end]
         if page.cursor is None or not any(len(one.items) == depth for one in short):
             return ranked

@@ -7,13 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from genius.confidence import Calibration, sigmoid
-from genius.query.comparing import Similarities, compare, confidence_logits, standardized
+from genius.confidence import Calibration
+from genius.query.comparing import Similarities, compare, confidence_logits, confidences, standardized
 from genius.query.embedding import EmbeddedSubquery
 from genius.query.exhaustive import is_exhaustive, rank_all
 from genius.query.filtered import FilteredPool
+from genius.query.hybrid import rank_with_words
 from genius.query.merging import merge_rankings
 from genius.query.view import PoolView
+from genius.query.words import WordMatches
 from genius.retrieval_model import RetrievalModel
 from genius.search.options import SearchOptions
 from genius.search.rank import RankedItems
@@ -45,22 +47,35 @@ def rank(
     queries: Sequence[Sequence[EmbeddedSubquery]],
     options: SearchOptions,
     pool: FilteredPool | None = None,
+    words: Sequence[WordMatches | None] | None = None,
 ) -> list[Ranking]:
     """The best items for each query, which is one sub-query or several that compete.
 
-    With a `pool`, only its items are found; an item has the score that it has without.
+    With a `pool`, only its items are found; an item has the score that it has without. `words` are, for each
+    query, the items that have words of it; None for a ranking by vectors alone.
     """
     flat = [one for several in queries for one in several]
     found = iter(_find(view, searcher, model, flat, options, pool))
     calibration = _calibration(model, view)
     ranked = []
-    for several in queries:
+    for number, several in enumerate(queries):
         own = [next(found) for _ in several]
-        parts = [_scored(view, one) for one in own]
-        if calibration is None and len(own) < 2:  # nothing to compare
-            best = [item for part in parts for item in part]
+        matches = None if words is None else words[number]
+        if matches is not None and len(matches.rows):
+            tables = searcher.codebooks
+            both = [
+                rank_with_words(view, tables, query, one, matches, options.k, pool)
+                for query, one in zip(several, own, strict=True)
+            ]
+            own, compared = [one for one, _ in both], [similar for _, similar in both]
+        elif calibration is None and len(own) < 2:  # nothing to compare
+            compared = []
         else:
             compared = [compare(view, searcher.codebooks, *one) for one in zip(several, own, strict=True)]
+        parts = [_scored(view, one) for one in own]
+        if calibration is None and len(own) < 2:
+            best = [item for part in parts for item in part]
+        else:
             best = _merge(parts, compared, calibration, options.k)
         ranked.append(Ranking(best, sum(one.beams for one in own), sum(one.leaves for one in own)))
     return ranked
@@ -171,7 +186,7 @@ def _merge(
         order = standardized(compared)
     else:
         order = [confidence_logits(calibration, one) for one in compared]
-        sure = [sigmoid(logits).tolist() for logits in order]
+        sure = [confidences(calibration, one).tolist() for one in compared]
         parts = [
             [item._replace(confidence=value) for item, value in zip(*one, strict=True)]
             for one in zip(parts, sure, strict=True)

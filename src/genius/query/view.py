@@ -118,7 +118,7 @@ class PoolView:
     def ordinals(self, rows: Ints) -> Ints:
         """Ordinals of these rows; rows that the view does not have are left out."""
         fresh = rows[rows >= self._first] - self._first
-        fresh = fresh[fresh < len(self.live) - self.settled]
+        fresh = fresh[fresh <= self.snapshot.through - self._first]
         return np.concatenate([self.snapshot.runs.places(rows[rows < self._first]), self.settled + fresh])
 
     @cached_property
@@ -147,6 +147,14 @@ class PoolView:
         mask[: self.settled] = self.base.modality == kind
         mask[self.settled + delta.rows - self._first] = delta.modality == kind
         return mask
+
+    def modalities_of(self, ordinals: Ints) -> NDArray[np.uint8]:
+        """Modalities of these items, as places in MODALITIES."""
+        kinds = np.empty(len(ordinals), dtype=np.uint8)
+        old = ordinals < self.settled
+        kinds[old] = self.base.modalities.of(ordinals[old])
+        kinds[~old] = self.snapshot.delta.modality[self._in_delta(ordinals[~old])]
+        return kinds
 
     def sample(self, modality: Modality) -> ModalitySample:
         """Items that stand for all of this modality: evenly spread over its rows."""

@@ -49,6 +49,7 @@ class SearchSettings(NamedTuple):
     cursor: str | None = None
     without: str | None = None  # id of an item that is left out
     facets: tuple[str, ...] = ()
+    hybrid: bool | None = None
 
 
 @dataclass(eq=False, slots=True)

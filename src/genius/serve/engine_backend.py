@@ -122,6 +122,7 @@ class EngineBackend:
             ask.cursor,
             ask.like,
             tuple(ask.facets),
+            ask.hybrid if ask.like is None else False,
         )
         try:
             async with asyncio.timeout(self.limits.search_s):

@@ -117,6 +117,9 @@ class SearchRequest(BaseModel):
     match: str | None = Field(
         None, max_length=MAX_INSTRUCTION, description="Words that must be in the text or the id of an item."
     )
+    hybrid: bool | None = Field(
+        None, description="Whether items that have the words of the text rank higher; null: for a text alone."
+    )
     where: Where | None = None
     offset: int = Field(0, ge=0, description="How many of the best hits are left out.")
     cursor: str | None = Field(

@@ -43,6 +43,8 @@ def check(folder: Path) -> CheckReport:
             findings.model.extend(_model_problems(index))
             if not findings.truth:
                 findings.cache.extend(_cache_problems(index))
+                if not index.truth.words_agree():
+                    findings.cache.append("cache: the index of words does not agree with the items")
     except IndexCorrupt as error:
         findings.truth.append(str(error))
     return findings
@@ -57,6 +59,9 @@ def repair(folder: Path) -> tuple[CheckReport, RepairReport]:
             salvage = repair_truth(folder)
     if findings.truth or findings.cache:
         with Index.open(folder) as index:
+            if not index.truth.words_agree():
+                with index.writing(), index.truth.writing():
+                    index.truth.build_words()
             index.compact()
     return findings, salvage
 

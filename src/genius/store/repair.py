@@ -264,7 +264,7 @@ def _settings(rows: Iterable[tuple[Any, ...]], folder: Path) -> dict[str, Any]:
             f"{folder}: the settings ({', '.join(missing)}) cannot be read, so nothing can be saved; "
             "make a new index with `genius index`"
         )
-    for key in ("generation", "uuid"):  # the generation is rebuilt from what was saved
+    for key in ("generation", "uuid", "words"):  # they are made again from what was saved
         found.pop(key, None)
     return {"notes": {}, **found}
 

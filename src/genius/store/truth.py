@@ -12,7 +12,7 @@ import numpy as np
 
 from genius.store import schema
 from genius.store.connection import corrupt
-from genius.store.database import Database
+from genius.store.indexed_words import IndexedWords
 from genius.store.records import (
     MODALITIES,
     Amendment,
@@ -26,6 +26,7 @@ from genius.store.records import (
     checksum,
     rows_digest,
 )
+from genius.store.words import ItemWords
 from genius.types import Modality
 
 CHUNK = 4096  # rows read at a time
@@ -39,7 +40,7 @@ _CONTENT = (
 )
 
 
-class Truth(Database):
+class Truth(IndexedWords):
     """The items of an index: added, removed and read by row or id, each with its checksums verified."""
 
     @classmethod
@@ -58,13 +59,23 @@ class Truth(Database):
             self.connection.execute(_INSERT, (row, *record.columns()))
             self._keep_thumbnail(row, record.thumbnail)
         self.put(last_row=first + len(last) - 1)
+        if not self.has_words():
+            self.build_words()
+        else:
+            self.change_words(new=[_words(row, record) for row, record in enumerate(last.values(), first)])
 
     def delete(self, ids: Sequence[str]) -> int:
         """Take items out, leaving tombstones; how many there were. The caller holds the transaction."""
-        gone: list[tuple[int]] = []
+        found: list[tuple[Any, ...]] = []
+        query = f"DELETE FROM items WHERE id = ? RETURNING {_CONTENT}"
         for id in dict.fromkeys(ids):
-            gone += self.connection.execute("DELETE FROM items WHERE id = ? RETURNING row", (id,)).fetchall()
+            found += self.connection.execute(query, (id,)).fetchall()
+        gone = [values[:1] for values in found]
         if gone:
+            if all(checksum(values[1:-1]) == values[-1] for values in found):
+                self.change_words(old=[ItemWords(v[0], v[1], v[3], v[4], v[6]) for v in found])
+            else:  # nobody knows what was indexed of a damaged item
+                self.give_up_words()
             self.connection.executemany("INSERT INTO removed VALUES (?)", gone)
             self.connection.executemany("DELETE FROM thumbnails WHERE row = ?", gone)
             count, digest = self.get("removed")
@@ -90,6 +101,8 @@ class Truth(Database):
                 "ctime_ns = ?, seen_ns = ?, content_sum = ? WHERE row = ?",
                 (*values[2:10], values[-2], change.row),
             )
+            if (new.path, new.meta) != (record.path, record.meta):
+                self.change_words([_words(change.row, record)], [_words(change.row, new)])
             self.put(amended=self.amended() + 1)
 
     def recode(self, rows: Rows, codes: Codes) -> None:
@@ -312,6 +325,11 @@ class Truth(Database):
             codes.astype(np.uint16, copy=False),
             vectors,
         )
+
+
+def _words(row: int, record: Record) -> ItemWords:
+    path = None if record.path is None else os.fsencode(record.path)
+    return ItemWords(row, record.id, path, record.text, record.meta)
 
 
 def _path(raw: bytes | None) -> str | None:

@@ -80,7 +80,7 @@ function request(cursor) {
   const sentence = { none: "", own: value("instruction") }[$("instruction-kind").value] ?? null;
   return {
     text: value("q"), image: asked.image, like: asked.like, want: want(), instruction: sentence, cursor,
-    limit: value("limit"), beam: value("beam"), search: value("method"), rerank: value("rerank"),
+    limit: value("limit"), beam: value("beam"), search: value("method"), rerank: value("rerank"), hybrid: value("hybrid"),
     at_least: value("at-least") && Number(value("at-least")) / 100,
     match: filters.match() || null, where: filters.where() || null, facets: cursor ? null : filters.facetFields(fields.learn([])).join(","),
   };

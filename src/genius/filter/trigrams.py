@@ -1,0 +1,22 @@
+"""Which items can match a `like` pattern at all, by the index of trigrams."""
+
+from __future__ import annotations
+
+import re
+
+MOST = 32  # trigrams that are asked for
+
+
+def trigram_query(pattern: str) -> str | None:
+    """What to ask FTS5 for the items that may match; None without three fixed characters in a row.
+
+    Letters outside ASCII that have a case are left out: not everybody folds them alike.
+    """
+    found: dict[str, None] = {}
+    for run in re.split("[%_]", pattern):
+        for at in range(len(run) - 2):
+            three = run[at : at + 3]
+            if all(one.isascii() or one.lower() == one.upper() for one in three):
+                found[three] = None
+    quoted = ['"' + three.replace('"', '""') + '"' for three in list(found)[:MOST] if "\0" not in three]
+    return " AND ".join(quoted) or None

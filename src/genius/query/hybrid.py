@@ -1,0 +1,82 @@
+"""One ranking by vectors and by words together.
+
+An item that has words of the query counts as more similar than its vector says, by so many standard
+deviations of the similarities with a sample of the items:
+
+    3 s + 16 s^4,   s from 0 to 1 its score by words
+
+so some of the words decide between items of about the same similarity, and an item that has all of them (a
+product number, the name of a file) comes first. The weights were chosen on validation data
+(benchmarks/words.py). Only the second term makes an answer more sure: with the first one, confidence was far
+above the share of right answers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from genius.query.comparing import Similarities, compare
+from genius.query.embedding import EmbeddedSubquery
+from genius.query.filtered import FilteredPool
+from genius.query.view import PoolView
+from genius.query.words import WordMatches
+from genius.search.codebooks import Codebooks
+from genius.search.rank import RankedItems
+from genius.search.trie import Ints
+from genius.store.records import MODALITIES
+
+LEAST_DEVIATION = 0.02  # of similarities that are all alike
+
+
+class WordWeights(NamedTuple):
+    """Standard deviations that a full match counts: in proportion to the score, and for all words."""
+
+    share: float = 3.0
+    full: float = 16.0
+
+
+WEIGHTS = WordWeights()
+
+
+def rank_with_words(
+    view: PoolView,
+    codebooks: Codebooks,
+    query: EmbeddedSubquery,
+    found: RankedItems,
+    words: WordMatches,
+    k: int,
+    pool: FilteredPool | None,
+    weights: WordWeights = WEIGHTS,
+) -> tuple[RankedItems, Similarities]:
+    """The ranking `found` by vectors, with the items that have words of the query, and their similarities."""
+    scores = dict(zip(words.rows.tolist(), words.scores.tolist(), strict=True))
+    matching = _allowed(view, words.rows, query, pool)
+    if not len(matching):
+        return found, compare(view, codebooks, query, found)
+    more = matching[~np.isin(matching, found.rows)]
+    ordinals = np.concatenate([found.rows, more])
+    codes = np.concatenate([found.codes, view.codes(more)])
+    every = RankedItems(ordinals, np.zeros(len(ordinals), np.float32), codes, found.beams, found.leaves)
+    compared = compare(view, codebooks, query, every)
+    deviation = max(float(compared.sample.std()) if len(compared.sample) else 0.0, LEAST_DEVIATION)
+    by_words = np.array([scores.get(row, 0.0) for row in view.rows(ordinals).tolist()], dtype=np.float32)
+    sure = compared.similar + np.float32(deviation * weights.full) * by_words**4
+    similar = sure + np.float32(deviation * weights.share) * by_words
+    order = np.lexsort((ordinals, *codes.T[::-1], -similar))[:k]
+    best = RankedItems(ordinals[order], similar[order], codes[order], found.beams, found.leaves)
+    return best, compared._replace(similar=similar[order], sure=sure[order])
+
+
+def _allowed(view: PoolView, rows: Ints, query: EmbeddedSubquery, pool: FilteredPool | None) -> Ints:
+    """Ordinals of those rows that the query may find."""
+    gone = view.snapshot.gone
+    place = np.searchsorted(gone, rows)
+    removed = place < len(gone)
+    removed[removed] = gone[place[removed]] == rows[removed]
+    ordinals = view.ordinals(rows[~removed])
+    modality = query.subquery.modality
+    if modality is not None:
+        ordinals = ordinals[view.modalities_of(ordinals) == MODALITIES.index(modality)]
+    return ordinals if pool is None else ordinals[pool.mask[ordinals]]

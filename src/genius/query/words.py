@@ -1,0 +1,205 @@
+"""Which items have the words of a query, and how many of them: a ranking by words beside that by vectors.
+
+The score of an item is its BM25 score, a word counting once, as a share of what an item of average length
+with all words would get: 1 is a full match. Only words that few items have are looked up; the others tell
+little and would cost more the more items there are. A word that no item has counts for items with a word that
+one slip of the keyboard makes of it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sqlite3
+import threading
+import unicodedata
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genius.errors import IndexLocked, StorageError
+from genius.store import words
+from genius.store.index import LOGGER, Index
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+RARE = 4096  # a word that more items have is not looked up
+KEPT = 200  # items that are returned
+MEASURED = 1000  # items whose length is looked up
+MAX_WORDS = 32  # of a query
+MAX_UNKNOWN = 8  # words that no item has: so many are looked up with slips
+KEPT_WORDS = 1024  # whose rows are remembered
+AT_ONCE = 20_000  # items of an older index whose words are indexed when somebody searches
+SLIP = 0.8  # what a word with a slip counts
+SHORTEST, LONG = 4, 6  # letters: shorter words are taken as they are, in longer ones a letter may be wrong
+K1, B = 1.2, 0.75  # of BM25
+WORTHLESS = 1e-6  # weight of a word that half of the items have
+WORD = re.compile(r"[^\W_]+")
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+class WordMatches(NamedTuple):
+    """Items with words of a query, the best first."""
+
+    rows: Ints  # in the truth
+    scores: Floats  # from 0 to 1
+
+    @classmethod
+    def none(cls) -> WordMatches:
+        """No item."""
+        return cls(np.zeros(0, np.int64), np.zeros(0, np.float32))
+
+
+class _Posting(NamedTuple):
+    """The items that have a word: all of them, or only about how many."""
+
+    rows: Ints | None
+    count: float
+
+
+class WordSearch:
+    """Searches the words of an index. Threads may share it."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._lock = threading.Lock()
+        self._state: object = None
+        self._refused = False  # whether this process could not index words
+        self._postings: OrderedDict[str, _Posting] = OrderedDict()  # by the query of FTS5
+
+    def prepare(self, *, always: bool = False) -> None:
+        """Index the words of an older index, if it is small (or `always`) and this process may write now."""
+        index, truth = self._index, self._index.truth
+        if self._refused or truth.has_words() or not words.supported():
+            return
+        if not always and truth.last_row() > AT_ONCE:
+            return
+        try:
+            with index.writing(wait=False), truth.writing():
+                if not truth.has_words():
+                    truth.build_words()
+        except (IndexLocked, StorageError) as error:
+            self._refused = True
+            LOGGER.info("%s: words are not indexed: %s", index.folder, error)
+
+    def find(self, text: str) -> WordMatches:
+        """The items that have words of the text; none if words are not indexed."""
+        asked = list(dict.fromkeys(WORD.findall(unicodedata.normalize("NFC", text).lower())))[:MAX_WORDS]
+        truth = self._index.truth
+        with truth.reading():
+            if asked and truth.has_words() and words.supported():
+                self._renew((truth.identity, truth.change()))
+                try:
+                    return self._find(truth.connection, asked)
+                except sqlite3.DatabaseError as error:
+                    LOGGER.warning("%s: searched without words: %s", self._index.folder, error)
+        return WordMatches.none()
+
+    def _renew(self, state: object) -> None:
+        with self._lock:
+            if state != self._state:
+                self._state = state
+                self._postings.clear()
+
+    def _find(self, connection: sqlite3.Connection, asked: list[str]) -> WordMatches:
+        lengths = _Lengths(connection)
+        total, unknown = 0.0, 0
+        parts: list[tuple[Ints, float]] = []  # rows, and what the word is worth
+        for word in asked:
+            posting, share = self._posting(connection, _quoted(word)), 1.0
+            rarest = lengths.weight(0)
+            if not posting.count and len(word) >= SHORTEST and unknown < MAX_UNKNOWN:
+                unknown += 1
+                posting, share = self._posting(connection, " OR ".join(map(_quoted, slips(word)))), SLIP
+            weight = lengths.weight(posting.count)
+            total += rarest if share < 1 or not posting.count else weight
+            if posting.rows is not None and len(posting.rows) and weight > WORTHLESS:
+                parts.append((posting.rows, share * weight))
+        if not parts or not total:
+            return WordMatches.none()
+        rows, place = np.unique(np.concatenate([rows for rows, _ in parts]), return_inverse=True)
+        scores = np.bincount(place, np.concatenate([np.full(len(rows), worth) for rows, worth in parts]))
+        best = np.lexsort((rows, -scores))[:MEASURED]
+        rows, scores = rows[best], scores[best] / total
+        scores = np.minimum(scores * lengths.factors(rows), 1.0).astype(np.float32)
+        best = np.lexsort((rows, -scores))[:KEPT]
+        return WordMatches(rows[best], scores[best])
+
+    def _posting(self, connection: sqlite3.Connection, query: str) -> _Posting:
+        """The items that match, if they are few."""
+        with self._lock:
+            known = self._postings.get(query)
+        if known is None:
+            known = self._read(connection, query)
+            with self._lock:
+                self._postings[query] = known
+                while len(self._postings) > KEPT_WORDS:
+                    self._postings.popitem(last=False)
+        return known
+
+    def _read(self, connection: sqlite3.Connection, query: str) -> _Posting:
+        if not query:
+            return _Posting(None, 0)
+        select = "SELECT rowid FROM words WHERE words MATCH ?"
+        last = connection.execute(f"{select} LIMIT 1 OFFSET {RARE}", (query,)).fetchone()
+        if last is not None:  # as many among the later rows as among the earlier ones
+            return _Posting(None, RARE * max(1.0, self._index.truth.last_row() / last[0]))
+        rows = [row for (row,) in connection.execute(select, (query,))]
+        return _Posting(np.array(rows, dtype=np.int64), len(rows))
+
+
+class _Lengths:
+    """How many words the items have, as FTS5 keeps it in its own tables."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        found = connection.execute("SELECT block FROM words_data WHERE id = 1").fetchone()
+        counts = [*_varints(found[0] if found else b"")]  # of the items, then of the words in each column
+        self.items = max([1, *counts[:1]])
+        self.mean = max(1.0, sum(counts[1:]) / self.items)
+
+    def weight(self, count: float) -> float:
+        """What a word is worth that so many items have (the inverse document frequency of FTS5)."""
+        return max(WORTHLESS, math.log((self.items - min(count, self.items) + 0.5) / (count + 0.5)))
+
+    def factors(self, rows: Ints) -> Floats:
+        """What BM25 makes of the lengths of these rows: 1 for an average one, less for longer ones."""
+        lengths = np.full(len(rows), self.mean)
+        for place, row in enumerate(rows.tolist()):
+            found = self._connection.execute("SELECT sz FROM words_docsize WHERE id = ?", (row,)).fetchone()
+            if found is not None:
+                lengths[place] = sum(_varints(found[0]))
+        return np.asarray((K1 + 1) / (1 + K1 * (1 - B + B * lengths / self.mean)), dtype=np.float32)
+
+
+def _varints(data: bytes) -> Iterator[int]:
+    """The numbers in a record of FTS5: 7 bits to a byte, the high bit says that more follow."""
+    number = 0
+    for byte in data:
+        number = number << 7 | byte & 0x7F
+        if byte < 0x80:
+            yield number
+            number = 0
+
+
+def _quoted(word: str) -> str:
+    return f'"{word}"'
+
+
+def slips(word: str) -> list[str]:
+    """Words of which one slip of the keyboard makes `word`; the first letter is taken to be right.
+
+    Two letters are exchanged, one is missing or too many, or in a long word another one. In numbers only two
+    digits are exchanged: with any other digit it is another number.
+    """
+    cuts = [(word[:at], word[at:]) for at in range(1, len(word) + 1)]
+    found = [head + rest[1] + rest[0] + rest[2:] for head, rest in cuts if len(rest) > 1]
+    if word.isascii() and word.isalpha():
+        found += [head + rest[1:] for head, rest in cuts if rest]
+        found += [head + letter + rest for head, rest in cuts for letter in LETTERS]
+        if len(word) >= LONG:
+            found += [head + letter + rest[1:] for head, rest in cuts if rest for letter in LETTERS]
+    return [other for other in dict.fromkeys(found) if other != word]
