@@ -32,7 +32,7 @@ from genius.encode.mini.encoder import MiniEncoder
 from genius.encode.mini.encoder import load as load_mini
 from genius.encode.mini.heads import Heads, train_heads
 from genius.encode.precomputed import read_vectors
-from genius.encode.train import TokenTable, fuse_towers, in_chunks
+from genius.encode.train import EmbedRows, TokenTable, fuse_towers, in_chunks
 from genius.pipeline.validation import hit_rates
 from genius.pipeline.vectors import image_vectors
 
@@ -91,12 +91,16 @@ def main(data: Path, features: Path, folder: Path = Path("runs/mini-reference"))
         texts = torch.stack([seen.get(text, absent) for text in split.texts])
         return torch.from_numpy(clip.lookup(names)) / 10, texts
 
-    val_inputs = inputs(val)
+    def embedder(heads: Heads, split: TrainingSet) -> EmbedRows:
+        images, texts = inputs(split)
+        return heads.embedder(images.__getitem__, texts.__getitem__)
+
+    images, words = inputs(train)
     result = train_heads(
-        encoder, *inputs(train), train, PLAN, folder=folder / "heads", seed=0, balance=0.7,
-        dropout=0.2, validate=lambda heads: hit_rates(val, heads.embedder(*val_inputs), CPU),
+        encoder, images[None], words.__getitem__, train, PLAN, folder=folder / "heads", seed=0, balance=0.7,
+        dropout=0.2, validate=lambda heads: hit_rates(val, embedder(heads, val), CPU),
     )  # fmt: skip
-    reference = hit_rates(test, Heads(encoder).eval().embedder(*inputs(test)), CPU)
+    reference = hit_rates(test, embedder(Heads(encoder).eval(), test), CPU)
     mini = hit_rates(test, mini_embedder(test), CPU)
     return {
         "metric": "hit@5, exact search on phi, universal pool, test split",

@@ -76,8 +76,10 @@ class EncoderTrainingConfig(ConfigTable):
     smallest_view: float = Field(default=1.0, gt=0, le=1)  # share of an image that a random crop keeps
     colour: float = Field(default=0.0, ge=0, lt=1)  # random change of brightness, contrast, saturation
     resident: bool = False  # all images decoded once and kept on the device
-    heads_only: bool = False  # of mini: train only the heads, on features computed once
-    heads_dropout: float = Field(default=0.2, ge=0, lt=1)  # of those heads
+    frozen: Literal["none", "image", "both"] = "none"  # towers of mini whose features are computed once
+    feature_views: int = Field(default=1, ge=1)  # views of each image whose features are computed
+    heads_dropout: float = Field(default=0.2, ge=0, lt=1)  # of the heads above frozen towers
+    body_rate: float = Field(default=1.0, ge=0)  # factor on the rate for the text tower below its head
     teacher_weight: float = Field(default=0.0, ge=0)  # of the distance to the teacher of a distillation
 
 

@@ -188,7 +188,7 @@ def test_the_heads_of_mini_by_recipe(mini_folder: Path, settings, tmp_path: Path
     log = [line["hit@5"] for line in read_log(tmp_path / "run" / "encoder" / "log.jsonl") if "hit@5" in line]
     assert log[-1] > 0.4
     assert read_model_toml(tmp_path / "run" / "model")["encoder"] == {"name": "mini", "source": ""}
-    clip = {**settings, "encoder_training.heads_only": "true"}
+    clip = {**settings, "encoder_training.frozen": "both"}
     with pytest.raises(BadInput, match="only mini has heads"):
         train_stages(recipe(clip), "encoder", tmp_path / "other")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +15,24 @@ from genius.encode.base import Trainable
 from genius.encode.images import ImageTable
 from genius.encode.mini import distill
 from genius.encode.mini.encoder import MiniEncoder
-from genius.encode.mini.heads import Heads, features_of, train_heads
+from genius.encode.mini.heads import (
+    Heads,
+    Teacher,
+    ViewOptions,
+    image_features,
+    text_features,
+    train_heads,
+)
 from genius.encode.mini.teacher import ClipTeacher, clip_weights
-from genius.encode.train import AnyTrainable, TokenTable, embedder, fuse_towers, in_chunks, train_encoder
+from genius.encode.train import (
+    AnyTrainable,
+    TokenTable,
+    Tower,
+    embedder,
+    fuse_towers,
+    in_chunks,
+    train_encoder,
+)
 from genius.errors import BadInput
 from genius.pipeline.validation import hit_rates
 from genius.training.loop import TrainingResult
@@ -139,8 +154,8 @@ def train_stage(
     teacher: Callable[[Tensor], Tensor] | None = None,
 ) -> TrainingResult:
     """Eq. 2 with the values of the recipe's `encoder_training`; the best weights on val are kept."""
-    if table.heads_only:
-        return _train_heads(encoder, table, splits, images, folder, seed)
+    if table.frozen != "none":
+        return _train_heads(encoder, table, splits, images, folder, seed, teacher)
     return train_encoder(
         encoder, splits.train, images.train, table.optimiser, folder=folder / "encoder", seed=seed,
         device=device, temperature=table.temperature, mask_positives=table.mask_positives,
@@ -157,18 +172,37 @@ def _train_heads(
     images: SplitImages,
     folder: Path,
     seed: int,
+    teacher: Callable[[Tensor], Tensor] | None,
 ) -> TrainingResult:
+    """Train above frozen towers: the heads, and with `frozen = "image"` all of the text tower."""
     if not isinstance(encoder, MiniEncoder):
-        raise BadInput(
-            "heads_only: only mini has heads that learn alone; use mini, or train the whole encoder"
-        )
-    features = features_of(encoder, images.train, splits.train.texts)
-    val_features = features_of(encoder, images.val, splits.val.texts)
+        raise BadInput("frozen: only mini has heads that learn alone; use mini, or train the whole encoder")
+    device, views = encoder.device, ViewOptions(table.feature_views, table.smallest_view, table.colour)
+    features = image_features(encoder, images.train, views, seed)
+    val_images = image_features(encoder, images.val)[0]
+    whole = table.frozen == "image"
+    train_texts, val_texts = (
+        _text_tower(encoder, split.texts, frozen=not whole) for split in (splits.train, splits.val)
+    )
+    near = None
+    if teacher is not None and table.teacher_weight:
+        wanted = in_chunks(lambda rows: teacher(images.train[rows].to(device)), len(images.train), device)
+        near = Teacher(wanted, table.teacher_weight)
 
     def validate(heads: Heads) -> Mapping[str, float]:
-        return hit_rates(splits.val, heads.embedder(*val_features), encoder.device)
+        return hit_rates(splits.val, heads.embedder(val_images.__getitem__, val_texts), device)
 
     return train_heads(
-        encoder, *features, splits.train, table.optimiser, folder=folder / "encoder", seed=seed,
-        temperature=table.temperature, balance=table.balance, dropout=table.heads_dropout, validate=validate,
+        encoder, features, train_texts, splits.train, table.optimiser, folder=folder / "encoder", seed=seed,
+        temperature=table.temperature, balance=table.balance, dropout=table.heads_dropout,
+        image_rate=table.image_rate, text_tower=whole, body_rate=table.body_rate, teacher=near,
+        validate=validate,
     )  # fmt: skip
+
+
+def _text_tower(encoder: MiniEncoder, texts: Sequence[str], *, frozen: bool) -> Tower:
+    """Text rows to features: computed once if `frozen`, else by the tower each time."""
+    if frozen:
+        return text_features(encoder, texts).__getitem__
+    tokens = TokenTable(texts, encoder, encoder.device)
+    return lambda rows: encoder.module.text.features(tokens[rows])

@@ -13,7 +13,15 @@ from genius.config import OptimiserConfig
 from genius.data.base import open_dataset
 from genius.data.training_set import TrainingSet, read_training_set
 from genius.encode.images import ImageTable
-from genius.encode.mini.heads import Heads, features_of, train_heads
+from genius.encode.mini.heads import (
+    Heads,
+    Teacher,
+    ViewOptions,
+    image_features,
+    text_features,
+    train_heads,
+)
+from genius.encode.train import TokenTable
 from genius.pipeline.validation import hit_rates
 
 TINY = runpy.run_path(str(Path(__file__).resolve().parents[2] / "pipeline" / "tiny.py"))
@@ -34,7 +42,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> TrainingSet:
 
 def test_features_and_heads_are_the_encoder(encoder: Any, train: TrainingSet) -> None:
     pictures = ImageTable(train.images, encoder, CPU, resident=True)
-    images, texts = features_of(encoder, pictures, train.texts)
+    (images,), texts = image_features(encoder, pictures), text_features(encoder, train.texts)
     assert images.shape == (len(train.images), 1280)
     assert texts.shape == (len(train.texts), 384)
     assert not images.requires_grad
@@ -46,20 +54,64 @@ def test_features_and_heads_are_the_encoder(encoder: Any, train: TrainingSet) ->
         assert torch.allclose(heads(texts[:5], "text"), encoder.text_vectors(token_ids), atol=1e-5)
 
 
+def moved(encoder: Any, before: dict[str, torch.Tensor]) -> set[str]:
+    return {
+        name for name, value in encoder.module.state_dict().items() if not torch.equal(value, before[name])
+    }
+
+
+def weights(encoder: Any) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in encoder.module.state_dict().items()}
+
+
 def test_only_the_heads_learn_and_they_find_more(encoder: Any, train: TrainingSet, tmp_path: Path) -> None:
     pictures = ImageTable(train.images, encoder, CPU, resident=True)
-    features = features_of(encoder, pictures, train.texts)
-    before = {name: value.clone() for name, value in encoder.module.state_dict().items()}
+    images, texts = image_features(encoder, pictures), text_features(encoder, train.texts)
+    before = weights(encoder)
 
     def validate(heads: Heads) -> dict[str, float]:
-        return hit_rates(train, heads.embedder(*features), CPU)
+        return hit_rates(train, heads.embedder(images[0].__getitem__, texts.__getitem__), CPU)
 
     start = validate(Heads(encoder).eval())["hit@5"]
     result = train_heads(
-        encoder, *features, train, OptimiserConfig(steps=40, batch=48, rate=2e-3, check_every=20),
+        encoder, images, texts.__getitem__, train,
+        OptimiserConfig(steps=40, batch=48, rate=2e-3, check_every=20),
         folder=tmp_path, seed=0, temperature=0.05, dropout=0.1, validate=validate, show=False,
     )  # fmt: skip
     assert result.metrics["hit@5"] > start + 0.2
-    after = encoder.module.state_dict()
-    moved = {name for name, value in after.items() if not torch.equal(value, before[name])}
-    assert moved == {name for name in before if name.split(".")[1] in ("hidden", "out")}
+    assert moved(encoder, before) == {name for name in before if name.split(".")[1] in ("hidden", "out")}
+
+
+def test_the_text_tower_learns_above_a_frozen_image_tower(
+    encoder: Any, train: TrainingSet, tmp_path: Path
+) -> None:
+    pictures = ImageTable(train.images, encoder, CPU, resident=True)
+    images = image_features(encoder, pictures, ViewOptions(3, smallest=0.5, colour=0.2))
+    assert images.shape == (3, len(train.images), 1280)
+    assert torch.equal(images[0], image_features(encoder, pictures)[0])  # the first view is the whole image
+    assert not torch.allclose(images[0], images[1])
+    again = image_features(encoder, pictures, ViewOptions(3, smallest=0.5, colour=0.2))
+    assert torch.equal(images, again)
+    tokens, before = TokenTable(train.texts, encoder, CPU), weights(encoder)
+    direction = torch.randn(1, 512, generator=torch.Generator().manual_seed(0))
+    wanted = direction.expand(len(train.images), -1)
+
+    def distance() -> float:
+        with torch.no_grad():
+            vectors = Heads(encoder).eval()(images[0], "image")
+        return 1 - float(torch.cosine_similarity(vectors, wanted).mean())
+
+    start = distance()
+    train_heads(
+        encoder, images, lambda rows: encoder.module.text.features(tokens[rows]), train,
+        OptimiserConfig(steps=12, batch=32, rate=2e-3, check_every=12), folder=tmp_path, seed=0,
+        temperature=0.05, dropout=0.0, text_tower=True, body_rate=0.1, teacher=Teacher(wanted, 5.0),
+        show=False,
+    )  # fmt: skip
+    changed = moved(encoder, before)
+    assert {"image.hidden.weight", "text.hidden.weight"} <= changed
+    assert any(name.startswith("text.") and name.split(".")[1] not in ("hidden", "out") for name in changed)
+    assert not any(
+        name.startswith("image.") and name.split(".")[1] not in ("hidden", "out") for name in changed
+    )
+    assert distance() < start - 0.1
