@@ -13,6 +13,7 @@ above the share of right answers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -49,8 +50,12 @@ def rank_with_words(
     k: int,
     pool: FilteredPool | None,
     weights: WordWeights = WEIGHTS,
+    least: float = LEAST_DEVIATION,
 ) -> tuple[RankedItems, Similarities]:
-    """The ranking `found` by vectors, with the items that have words of the query, and their similarities."""
+    """The ranking `found` by vectors, with the items that have words of the query, and their similarities.
+
+    `least` is the least standard deviation that counts: a modality of a few items has hardly any of its own.
+    """
     scores = dict(zip(words.rows.tolist(), words.scores.tolist(), strict=True))
     matching = _allowed(view, words.rows, query, pool)
     if not len(matching):
@@ -60,13 +65,33 @@ def rank_with_words(
     codes = np.concatenate([found.codes, view.codes(more)])
     every = RankedItems(ordinals, np.zeros(len(ordinals), np.float32), codes, found.beams, found.leaves)
     compared = compare(view, codebooks, query, every)
-    deviation = max(float(compared.sample.std()) if len(compared.sample) else 0.0, LEAST_DEVIATION)
+    deviation = max(_deviation(compared), least)
     by_words = np.array([scores.get(row, 0.0) for row in view.rows(ordinals).tolist()], dtype=np.float32)
     sure = compared.similar + np.float32(deviation * weights.full) * by_words**4
     similar = sure + np.float32(deviation * weights.share) * by_words
     order = np.lexsort((ordinals, *codes.T[::-1], -similar))[:k]
     best = RankedItems(ordinals[order], similar[order], codes[order], found.beams, found.leaves)
     return best, compared._replace(similar=similar[order], sure=sure[order])
+
+
+def rank_all_with_words(
+    view: PoolView,
+    codebooks: Codebooks,
+    several: Sequence[EmbeddedSubquery],
+    found: Sequence[RankedItems],
+    words: WordMatches,
+    k: int,
+    pool: FilteredPool | None,
+) -> tuple[list[RankedItems], list[Similarities]]:
+    """The same for all sub-queries of a query, on one scale."""
+    pairs = list(zip(several, found, strict=True))
+    least = max([LEAST_DEVIATION, *(_deviation(compare(view, codebooks, *one)) for one in pairs)])
+    both = [rank_with_words(view, codebooks, *one, words, k, pool, least=least) for one in pairs]
+    return [one for one, _ in both], [similar for _, similar in both]
+
+
+def _deviation(compared: Similarities) -> float:
+    return float(compared.sample.std()) if len(compared.sample) else 0.0
 
 
 def _allowed(view: PoolView, rows: Ints, query: EmbeddedSubquery, pool: FilteredPool | None) -> Ints:

@@ -12,7 +12,7 @@ from genius.query.comparing import Similarities, compare, confidence_logits, con
 from genius.query.embedding import EmbeddedSubquery
 from genius.query.exhaustive import is_exhaustive, rank_all
 from genius.query.filtered import FilteredPool
-from genius.query.hybrid import rank_with_words
+from genius.query.hybrid import rank_all_with_words
 from genius.query.merging import merge_rankings
 from genius.query.view import PoolView
 from genius.query.words import WordMatches
@@ -62,12 +62,9 @@ def rank(
         own = [next(found) for _ in several]
         matches = None if words is None else words[number]
         if matches is not None and len(matches.rows):
-            tables = searcher.codebooks
-            both = [
-                rank_with_words(view, tables, query, one, matches, options.k, pool)
-                for query, one in zip(several, own, strict=True)
-            ]
-            own, compared = [one for one, _ in both], [similar for _, similar in both]
+            own, compared = rank_all_with_words(
+                view, searcher.codebooks, several, own, matches, options.k, pool
+            )
         elif calibration is None and len(own) < 2:  # nothing to compare
             compared = []
         else:

@@ -57,7 +57,7 @@ class _Posting(NamedTuple):
     """The items that have a word: all of them, or only about how many."""
 
     rows: Ints | None
-    count: float
+    number: float
 
 
 class WordSearch:
@@ -111,20 +111,20 @@ class WordSearch:
         for word in asked:
             posting, share = self._posting(connection, _quoted(word)), 1.0
             rarest = lengths.weight(0)
-            if not posting.count and len(word) >= SHORTEST and unknown < MAX_UNKNOWN:
+            if not posting.number and len(word) >= SHORTEST and unknown < MAX_UNKNOWN:
                 unknown += 1
                 posting, share = self._posting(connection, " OR ".join(map(_quoted, slips(word)))), SLIP
-            weight = lengths.weight(posting.count)
-            total += rarest if share < 1 or not posting.count else weight
+            weight = lengths.weight(posting.number)
+            total += rarest if share < 1 or not posting.number else weight
             if posting.rows is not None and len(posting.rows) and weight > WORTHLESS:
                 parts.append((posting.rows, share * weight))
         if not parts or not total:
             return WordMatches.none()
         rows, place = np.unique(np.concatenate([rows for rows, _ in parts]), return_inverse=True)
-        scores = np.bincount(place, np.concatenate([np.full(len(rows), worth) for rows, worth in parts]))
-        best = np.lexsort((rows, -scores))[:MEASURED]
-        rows, scores = rows[best], scores[best] / total
-        scores = np.minimum(scores * lengths.factors(rows), 1.0).astype(np.float32)
+        worth = np.bincount(place, np.concatenate([np.full(len(rows), worth) for rows, worth in parts]))
+        best = np.lexsort((rows, -worth))[:MEASURED]
+        rows = rows[best]
+        scores = np.minimum(worth[best] / total * lengths.factors(rows), 1.0).astype(np.float32)
         best = np.lexsort((rows, -scores))[:KEPT]
         return WordMatches(rows[best], scores[best])
 
