@@ -57,11 +57,20 @@ class OptimiserConfig(ConfigTable):
     final_rate: float = Field(default=0.0, ge=0)
     warmup: int = Field(default=0, ge=0)
     weight_decay: float = Field(default=0.0, ge=0)
+    betas: tuple[float, float] = Field(default=(0.9, 0.999), strict=False)
+    eps: float = Field(default=1e-8, gt=0)
     clip: float = Field(default=1.0, ge=0)  # 0: no clipping
     precision: Literal["float32", "bfloat16"] = "float32"
     check_every: int = Field(default=500, gt=0)  # steps between validations and checkpoints
     patience: int = Field(default=0, ge=0)  # validations without gain before stopping; 0: never
     compile: bool = False  # torch.compile the parts that gain from it
+
+    @field_validator("betas")
+    @classmethod
+    def _are_decays(cls, betas: tuple[float, float]) -> tuple[float, float]:
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError("give two numbers from 0 to below 1")
+        return betas
 
 
 class EncoderTrainingConfig(ConfigTable):

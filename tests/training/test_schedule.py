@@ -30,6 +30,15 @@ def test_only_matrices_decay_and_factors_apply_by_name():
     assert seen == {(0.2, 1.0, 2), (0.0, 1.0, 1), (0.2, 0.5, 2), (0.0, 0.5, 1)}
 
 
+def test_betas_and_eps_reach_the_optimiser_and_are_checked():
+    config = OptimiserConfig(steps=1, batch=1, betas=[0.9, 0.98], eps=1e-6)
+    groups = adamw(nn.Linear(2, 3), config).param_groups
+    assert {(group["betas"], group["eps"]) for group in groups} == {((0.9, 0.98), 1e-6)}
+    for betas in ([0.9, 1.0], [0.9], [-0.1, 0.9]):
+        with pytest.raises(ValueError, match="betas"):
+            OptimiserConfig(steps=1, batch=1, betas=betas)
+
+
 def test_seeds_differ_by_every_key_and_repeat():
     seeds = {seed_for(seed, stage, step) for seed in (0, 1) for stage in ("a", "b") for step in range(50)}
     assert len(seeds) == 200

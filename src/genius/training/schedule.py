@@ -36,7 +36,7 @@ def adamw(
         for (decay, factor), parameters in groups.items()
     ]
     fused = all(p.is_cuda for parameters in groups.values() for p in parameters)
-    return torch.optim.AdamW(table, lr=config.rate, fused=fused)
+    return torch.optim.AdamW(table, lr=config.rate, betas=config.betas, eps=config.eps, fused=fused)
 
 
 def trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
