@@ -10,7 +10,7 @@ import pytest
 
 from genius.data.base import open_dataset
 from genius.data.instructions import default_instruction, query_text
-from genius.data.training_set import MODALITIES, TrainingSet, read_training_set
+from genius.data.training_set import MODALITIES, TrainingSet, read_training_set, without_images
 from genius.errors import BadData
 from genius.types import Modality
 
@@ -103,3 +103,28 @@ def test_a_sample_larger_than_the_split_is_all_of_it(flags: Path, queries: int, 
 def test_few_items_are_never_fewer_than_the_positives(flags: Path) -> None:
     data = read_training_set(open_dataset("mbeir", flags), "val", most_queries=6, most_items=1)
     assert sorted(data.item_ids) == sorted({id_ for row in range(6) for id_ in positives(data, row)})
+
+
+def test_without_images_the_items_and_queries_that_need_them_are_gone(flags: Path) -> None:
+    data = read_training_set(open_dataset("mbeir", flags), "train")
+    bad = data.item_image[data.positives[0]]  # of the first query's first positive
+    left = without_images(data, np.array([bad]))
+    gone = {id_ for id_, image in zip(data.item_ids, data.item_image, strict=True) if image == bad}
+    assert gone
+    assert set(left.item_ids) == set(data.item_ids) - gone
+    assert (left.item_image != bad).all()
+    assert (left.query_image != bad).all()
+
+    def found(of: TrainingSet) -> dict[str, set[str]]:
+        return {id_: set(positives(of, row)) for row, id_ in enumerate(of.query_ids)}
+
+    asked_by_it = {id_ for id_, image in zip(data.query_ids, data.query_image, strict=True) if image == bad}
+    expected = {
+        query: items - gone
+        for query, items in found(data).items()
+        if items - gone and query not in asked_by_it
+    }
+    assert found(left) == expected
+    assert len(expected) < len(data.query_ids)
+    with pytest.raises(BadData, match="no query is left"):
+        without_images(data, np.arange(len(data.images)))

@@ -14,6 +14,7 @@ import torch
 
 from genius.config import load_recipe
 from genius.data.base import open_dataset
+from genius.data.training_set import read_training_set
 from genius.engine import Engine
 from genius.errors import BadInput, ModelMismatch
 from genius.model import Model
@@ -158,6 +159,19 @@ def test_an_encoder_that_fuses_by_itself_has_no_codes(settings, clip_folder, tmp
     assert load_encoder("clip-ff", tmp_path / "trained" / "model").dim == 32
 
 
+def test_what_needs_an_unreadable_image_is_left_out(settings, tmp_path: Path, capsys) -> None:
+    own = tmp_path / "data"
+    shutil.copytree(settings["data.root"], own)
+    bad = read_training_set(open_dataset("mbeir", own), "train").images[0]
+    bad.write_bytes(b"no image")
+    plain = {key: value for key, value in settings.items() if not key.startswith("encoder_training")}
+    few = {"quantizer_training__optimiser__steps": 2, "data__root": own}
+    train_stages(recipe(plain, **few), "quantizer", tmp_path / "run")
+    said = " ".join(capsys.readouterr().err.split())
+    assert "train: 1 images cannot be read" in said
+    assert "left out: " in said
+
+
 # --- mini ------------------------------------------------------------------------------------------------
 
 
@@ -179,7 +193,9 @@ def test_mini_goes_into_the_model_folder(tiny, mini_folder: Path, settings, tmp_
     assert model.decoder is None
 
 
-def test_the_heads_of_mini_by_recipe(mini_folder: Path, settings, tmp_path: Path) -> None:
+def test_the_heads_of_mini_by_recipe(mini_folder: Path, settings, tmp_path: Path, monkeypatch) -> None:
+    from genius.pipeline import encoder as stage
+
     changes = {"data.root": settings["data.root"], "encoder.source": mini_folder, "device": "cpu"}
     few = {"steps": 30, "batch": 48, "rate": 2e-3, "check_every": 15}
     few = {f"encoder_training__optimiser__{key}": value for key, value in few.items()}
@@ -188,6 +204,10 @@ def test_the_heads_of_mini_by_recipe(mini_folder: Path, settings, tmp_path: Path
     log = [line["hit@5"] for line in read_log(tmp_path / "run" / "encoder" / "log.jsonl") if "hit@5" in line]
     assert log[-1] > 0.4
     assert read_model_toml(tmp_path / "run" / "model")["encoder"] == {"name": "mini", "source": ""}
+    kept = {file.parent.name.split("-")[0] for file in (tmp_path / "run" / "features").glob("*/*.npy")}
+    assert kept == {"images", "texts"}  # a run that is started again does not compute them again
+    monkeypatch.setattr(stage, "image_features", None)
+    train_stages(made, "encoder", tmp_path / "run")
     clip = {**settings, "encoder_training.frozen": "both"}
     with pytest.raises(BadInput, match="only mini has heads"):
         train_stages(recipe(clip), "encoder", tmp_path / "other")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from genius.data.report import Report
 from genius.data.training_set import TrainingSet, read_training_set
 from genius.encode import clip
 from genius.encode.base import Array
+from genius.errors import TrainingStopped
 from genius.pipeline import vectors
 from genius.pipeline.vectors import encode_set
 
@@ -51,7 +54,7 @@ def test_towers_give_what_the_encoder_gives(data: TrainingSet, clip_folder: Path
     encoder = clip.load(clip_folder)
     images, texts = encode_set(encoder, data, tmp_path / "kept")
     expected = encoder.encode_images([open_image(file) for file in data.images])
-    assert images.dtype == np.float32
+    assert images.dtype == np.float16  # as they are stored
     assert np.allclose(images, expected, rtol=2e-3, atol=2e-3)  # kept as float16
     assert np.allclose(texts, encoder.encode_texts(data.texts), rtol=2e-3, atol=2e-3)
     again = encode_set(encoder, data, tmp_path / "kept")
@@ -101,3 +104,21 @@ def test_a_split_without_pictures(data: TrainingSet, tmp_path: Path) -> None:
 
     bare = replace(data, images=[])
     assert encode_set(Plain(), bare, tmp_path / "kept")[0].shape == (0, 4)
+
+
+def test_waiting_for_other_processes_ends_with_the_last_file(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("a", "b", "c")]
+    files[0].touch()
+
+    def write() -> None:
+        for file in files[1:]:
+            time.sleep(0.15)
+            file.touch()
+
+    other = threading.Thread(target=write)
+    other.start()
+    vectors.wait_for(files, patience=5, pause=0.02)  # each file begins the patience anew
+    assert all(file.exists() for file in files)
+    other.join()
+    with pytest.raises(TrainingStopped, match="1 files that other processes should write are not there"):
+        vectors.wait_for([*files, tmp_path / "never"], patience=0.1, pause=0.02)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from genius.data.training_set import TrainingSet
 
 Rows = NDArray[np.int64]
+Vectors = NDArray[np.float32] | NDArray[np.float16]
 IMAGE, TEXT, PAIR = range(3)  # the order of types.Modality: the codes of level 0
 
 
@@ -128,8 +129,8 @@ class PairRows:
 class Pairs(PairRows):
     """Labelled pairs with the embeddings of their images and texts; for training and validation alike."""
 
-    images: Tensor  # (n + 1, dim); the last row, which -1 names, is zero
-    texts: Tensor  # (n + 1, dim); the last row, which -1 names, is zero
+    images: Tensor  # (n + 1, dim), float32 or float16; the last row, which -1 names, is zero
+    texts: Tensor  # (n + 1, dim), float32 or float16; the last row, which -1 names, is zero
 
     @property
     def dim(self) -> int:
@@ -137,14 +138,14 @@ class Pairs(PairRows):
         return self.images.shape[1]
 
     def query_parts(self, query: Tensor, text: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Image and text vectors of queries, each (n, dim); `text` as drawn, else the first one."""
+        """Image and text vectors of queries, (n, dim) each, float32; `text` as drawn, else the first one."""
         if text is None:
             text = self.query_text[self.query_text_start[query]]
-        return self.images[self.query_image[query]], self.texts[text]
+        return self.images[self.query_image[query]].float(), self.texts[text].float()
 
     def item_parts(self, item: Tensor) -> tuple[Tensor, Tensor]:
-        """Image and text vectors of item rows, each (n, dim)."""
-        return self.images[self.item_image[item]], self.texts[self.item_text[item]]
+        """Image and text vectors of item rows, (n, dim) each, float32."""
+        return self.images[self.item_image[item]].float(), self.texts[self.item_text[item]].float()
 
 
 def rows_of(data: TrainingSet) -> PairRows:
@@ -163,18 +164,18 @@ def rows_of(data: TrainingSet) -> PairRows:
     )
 
 
-def pairs_of(data: TrainingSet, images: NDArray[np.float32], texts: NDArray[np.float32]) -> Pairs:
+def pairs_of(data: TrainingSet, images: Vectors, texts: Vectors) -> Pairs:
     """Pairs (on the CPU) of a training set whose distinct images and texts have these vectors, (n, dim)."""
     return with_vectors(rows_of(data), images, texts)
 
 
-def build_pairs(images: NDArray[np.float32], texts: NDArray[np.float32], **rows: Any) -> Pairs:
+def build_pairs(images: Vectors, texts: Vectors, **rows: Any) -> Pairs:
     """Pairs (on the CPU) from tables of distinct vectors, (n, dim) each, and `build_rows`'s rows in them."""
     return with_vectors(build_rows(**rows), images, texts)
 
 
-def with_vectors(rows: PairRows, images: NDArray[np.float32], texts: NDArray[np.float32]) -> Pairs:
-    """`rows` with the vectors they name, (n, dim) each."""
+def with_vectors(rows: PairRows, images: Vectors, texts: Vectors) -> Pairs:
+    """`rows` with the vectors they name, (n, dim) each; float16 stays as it is, all else becomes float32."""
     if not (np.isfinite(images).all() and np.isfinite(texts).all()):
         raise BadInput("NaN or Inf in the vectors: encode them again")
     held = {field.name: getattr(rows, field.name) for field in fields(rows)}
@@ -251,5 +252,8 @@ def _one_of(flat: Tensor, start: Tensor, rows: Tensor, generator: torch.Generato
     return flat[first + torch.minimum((share * count).long(), count - 1)]
 
 
-def _with_zero_row(vectors: NDArray[np.float32]) -> Tensor:
-    return torch.cat([torch.from_numpy(np.asarray(vectors, np.float32)), torch.zeros(1, vectors.shape[1])])
+def _with_zero_row(vectors: Vectors) -> Tensor:
+    kind = np.float16 if vectors.dtype == np.float16 else np.float32
+    table = np.zeros((len(vectors) + 1, vectors.shape[1]), kind)
+    table[:-1] = vectors
+    return torch.from_numpy(table)

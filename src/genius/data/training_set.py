@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +116,36 @@ def read_training_set(
         tasks=list(tasks),
         query_ids=query_ids,
         item_ids=list(item_rows),
+    )
+
+
+def without_images(data: TrainingSet, rows: Rows) -> TrainingSet:
+    """`data` without the items and queries that need one of these images.
+
+    A query that loses its last positive goes, too. Raises BadData if no query is left.
+    """
+    bad = np.zeros(len(data.images) + 1, dtype=bool)  # the last entry is named by -1: no image
+    bad[rows] = True
+    keep_item = ~bad[data.item_image]
+    owner = np.repeat(np.arange(len(data.query_ids)), np.diff(data.offsets))
+    left = np.bincount(owner[keep_item[data.positives]], minlength=len(data.query_ids))
+    keep_query = ~bad[data.query_image] & (left > 0)
+    if not keep_query.any():
+        raise BadData(f"{len(rows)} images cannot be read, and no query is left without them")
+    kept = keep_item[data.positives] & keep_query[owner]
+    new_row = np.cumsum(keep_item) - 1
+    return replace(
+        data,
+        query_image=data.query_image[keep_query],
+        query_texts=data.query_texts[keep_query],
+        query_task=data.query_task[keep_query],
+        item_image=data.item_image[keep_item],
+        item_text=data.item_text[keep_item],
+        item_modality=data.item_modality[keep_item],
+        offsets=np.concatenate([[0], np.cumsum(left[keep_query])]),
+        positives=new_row[data.positives[kept]],
+        query_ids=[id_ for id_, keep in zip(data.query_ids, keep_query, strict=True) if keep],
+        item_ids=[id_ for id_, keep in zip(data.item_ids, keep_item, strict=True) if keep],
     )
 
 

@@ -85,15 +85,21 @@ def level_losses(
     `logits` (batch, sizes[level]) per level, `codes` (batch, levels); `soft` holds the target probabilities
     of the last levels, to which the item's own code contributes a share `hard_share`.
     """
-    hard = [F.cross_entropy(scores.float(), codes[:, level].long()) for level, scores in enumerate(logits)]
-    if not soft:
-        return torch.stack(hard)
-    first = len(logits) - len(soft)
-    mixed = [
-        torch.lerp(F.cross_entropy(scores.float(), target), own, hard_share)
-        for own, scores, target in zip(hard[first:], logits[first:], soft, strict=True)
-    ]
-    return torch.stack([*hard[:first], *mixed])
+
+    def hard(level: int) -> Tensor:
+        return F.cross_entropy(logits[level].float(), codes[:, level].long())
+
+    if soft is None:
+        return torch.stack([hard(level) for level in range(len(logits))])
+    losses = []
+    for level, scores in enumerate(logits):
+        target = level - (len(logits) - len(soft))  # the first levels have no soft target
+        if target < 0:
+            losses.append(hard(level))
+            continue
+        loss = F.cross_entropy(scores.float(), soft[target])
+        losses.append(torch.lerp(loss, hard(level), hard_share) if hard_share else loss)
+    return torch.stack(losses)
 
 
 def residuals(z: Tensor, codes: Tensor, codebooks: Sequence[Tensor]) -> Iterator[Tensor]:

@@ -1,7 +1,7 @@
 """Stage 0: contrastive training of an encoder on queries with instructions (paper 4.1, eq. 2).
 
     genius train encoder recipes/mini-encoder.toml
-    torchrun --nproc-per-node 4 -m genius train encoder recipes/mbeir.toml
+    torchrun --nproc-per-node 4 -m genius train encoder recipes/mbeir-encoder.toml
 
 Several processes share each batch: each embeds its own rows, and the loss is that of the whole batch.
 """

@@ -163,7 +163,7 @@ class Trial:
         every = torch.arange(pairs.queries)
         self._pairs, self._beam = pairs, beam
         self._queries = F.normalize(torch.add(*pairs.query_parts(every)), dim=1)
-        self._items = F.normalize(pairs.images[:-1], dim=1)
+        self._items = F.normalize(pairs.images[:-1].float(), dim=1)
 
     def exact(self) -> Found:
         """By the embeddings of all items."""

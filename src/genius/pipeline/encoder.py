@@ -11,9 +11,10 @@ from torch import Tensor
 
 from genius.config import DistillationConfig, EncoderTrainingConfig
 from genius.data.training_set import TrainingSet
-from genius.encode.base import Trainable
+from genius.encode.base import Array, Trainable
 from genius.encode.images import ImageTable
 from genius.encode.mini import distill
+from genius.encode.mini.efficientnet import HEAD
 from genius.encode.mini.encoder import MiniEncoder
 from genius.encode.mini.heads import (
     Heads,
@@ -23,6 +24,7 @@ from genius.encode.mini.heads import (
     text_features,
     train_heads,
 )
+from genius.encode.mini.minilm import WIDTH
 from genius.encode.mini.teacher import ClipTeacher, clip_weights
 from genius.encode.train import (
     AnyTrainable,
@@ -35,7 +37,9 @@ from genius.encode.train import (
 )
 from genius.errors import BadInput
 from genius.pipeline.validation import hit_rates
+from genius.pipeline.vectors import IMAGES_AT_ONCE, TEXTS_AT_ONCE, cached, content_name, file_state
 from genius.training.loop import TrainingResult
+from genius.weights import fingerprint_tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +181,18 @@ def _train_heads(
     """Train above frozen towers: the heads, and with `frozen = "image"` all of the text tower."""
     if not isinstance(encoder, MiniEncoder):
         raise BadInput("frozen: only mini has heads that learn alone; use mini, or train the whole encoder")
-    device, views = encoder.device, ViewOptions(table.feature_views, table.smallest_view, table.colour)
-    features = image_features(encoder, images.train, views, seed)
-    val_images = image_features(encoder, images.val)[0]
+    device, kept = encoder.device, folder / "features"
+    options = ViewOptions(table.smallest_view, table.colour)
+    features = torch.stack(
+        [
+            _image_features(encoder, images.train, kept, view, options, seed)
+            for view in range(table.feature_views)
+        ]
+    )
+    val_images = _image_features(encoder, images.val, kept, 0, options, seed)
     whole = table.frozen == "image"
     train_texts, val_texts = (
-        _text_tower(encoder, split.texts, frozen=not whole) for split in (splits.train, splits.val)
+        _text_tower(encoder, split.texts, None if whole else kept) for split in (splits.train, splits.val)
     )
     near = None
     if teacher is not None and table.teacher_weight:
@@ -200,9 +210,31 @@ def _train_heads(
     )  # fmt: skip
 
 
-def _text_tower(encoder: MiniEncoder, texts: Sequence[str], *, frozen: bool) -> Tower:
-    """Text rows to features: computed once if `frozen`, else by the tower each time."""
-    if frozen:
-        return text_features(encoder, texts).__getitem__
-    tokens = TokenTable(texts, encoder, encoder.device)
-    return lambda rows: encoder.module.text.features(tokens[rows])
+def _image_features(
+    encoder: MiniEncoder, images: ImageTable, folder: Path, view: int, options: ViewOptions, seed: int
+) -> Tensor:
+    """Features of one view of all images, (n, 1280), cached in `folder`; several processes share the work."""
+    how = f"{view} {options} {seed}" if view else "whole"
+    tower = fingerprint_tensors(encoder.module.image.state_dict(), [how])
+    name = content_name("images", tower, [file_state(file) for file in images.files.files])
+
+    def compute(rows: range) -> Array:
+        part = torch.arange(rows.start, rows.stop)
+        found = image_features(encoder, images, part, view=view, options=options, seed=seed)
+        return found.cpu().numpy()
+
+    stored = cached(folder / name, range(len(images)), IMAGES_AT_ONCE, compute, HEAD)
+    return torch.from_numpy(stored).float().to(encoder.device)
+
+
+def _text_tower(encoder: MiniEncoder, texts: Sequence[str], folder: Path | None) -> Tower:
+    """Text rows to features: computed once and cached in `folder`, or by the tower each time without one."""
+    if folder is None:
+        tokens = TokenTable(texts, encoder, encoder.device)
+        return lambda rows: encoder.module.text.features(tokens[rows])
+    tower = fingerprint_tensors(encoder.module.text.state_dict())
+    stored = cached(
+        folder / content_name("texts", tower, texts), texts, TEXTS_AT_ONCE,
+        lambda part: text_features(encoder, part).cpu().numpy(), WIDTH,
+    )  # fmt: skip
+    return torch.from_numpy(stored).float().to(encoder.device).__getitem__

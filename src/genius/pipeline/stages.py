@@ -5,14 +5,15 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import torch
 from rich.console import Console
 
 from genius.config import OptimiserConfig, Recipe
 from genius.data.base import open_dataset
 from genius.data.pairs import Pairs, pairs_of
-from genius.data.report import Report
-from genius.data.training_set import TrainingSet, read_training_set
+from genius.data.report import Report, printable
+from genius.data.training_set import TrainingSet, read_training_set, without_images
 from genius.decode.init import fresh_decoder
 from genius.decode.rivals import Rivals
 from genius.decode.shape import DecoderShape
@@ -193,9 +194,20 @@ def _pairs(recipe: Recipe, encoder: Encoder, split: str, folder: Path, device: t
     """Queries and items of a split with their vectors, on the device."""
     data, report = _data(recipe, split), Report()
     kept = Path(recipe.data.features) if recipe.data.features else folder / "vectors"
-    pairs = pairs_of(data, *encode_set(encoder, data, kept, report)).to(device)
+    images, texts = encode_set(encoder, data, kept, report)
     _print_report(report)
-    return pairs
+    unreadable = np.flatnonzero(~images.any(axis=1))
+    if unreadable.size:
+        readable = without_images(data, unreadable)
+        if distributed.is_main():
+            console.print(
+                f"{split}: {unreadable.size} images cannot be read, {printable(data.images[unreadable[0]])} "
+                f"first; left out: {len(data.item_ids) - len(readable.item_ids)} items, "
+                f"{len(data.query_ids) - len(readable.query_ids)} queries",
+                markup=False, highlight=False,
+            )  # fmt: skip
+        data = readable
+    return pairs_of(data, images, texts).to(device)
 
 
 def _print_report(report: Report) -> None:

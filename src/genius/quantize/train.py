@@ -98,7 +98,7 @@ def train_quantizer(
     if not (objective.contrastive or objective.residual or objective.agreement):
         raise BadInput("all loss weights are 0: set contrastive, residual or agreement")
     module = TrainableQuantizer(quantizer, objective).to(quantizer.device)
-    if not (folder / "checkpoint.safetensors").exists():
+    if not exists_on_all_ranks(folder / "checkpoint.safetensors"):
         broadcast_module(module)
         _start(module, train, optimiser.batch, kmeans_sample, seed)
     result = None

@@ -188,9 +188,11 @@ class _LossMeter:
 
 
 def _validated(module: nn.Module, validate: Validate) -> dict[str, float]:
+    """The metrics, computed by process 0; all processes hold the same weights."""
     module.eval()
     with torch.no_grad():
-        metrics = distributed.broadcast_values({name: float(value) for name, value in validate().items()})
+        found = validate() if distributed.is_main() else {}
+        metrics = distributed.broadcast_values({name: float(value) for name, value in found.items()})
     module.train()
     return metrics
 

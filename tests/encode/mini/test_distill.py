@@ -70,6 +70,12 @@ def test_the_text_tower_is_aligned_to_the_teacher(encoder, train: TrainingSet, t
     assert losses(tmp_path)[-1] < 0.8 * losses(tmp_path)[0]
     assert moved(encoder.module.text, text)
     assert not moved(encoder.module.image, image)
+    with pytest.raises(BadInput, match="another balance, body_rate"):
+        distill.align_text(
+            aligned, encoder, clip_vectors, train,
+            OptimiserConfig(steps=16, batch=48, rate=1e-3, check_every=4),
+            folder=tmp_path, seed=0, balance=0.5, body_rate=0.5, temperature=0.05,
+        )  # fmt: skip
 
 
 def test_the_image_tower_learns_the_teachers_directions(encoder, train: TrainingSet, tmp_path: Path) -> None:
@@ -84,6 +90,12 @@ def test_the_image_tower_learns_the_teachers_directions(encoder, train: Training
     for name in ("angle", "divergence"):
         assert losses(tmp_path, name)[-1] < 0.7 * losses(tmp_path, name)[0]
     assert not moved(encoder.module.text, text)
+    with pytest.raises(BadInput, match="another views"):
+        distill.distil_images(
+            encoder.module.image, encoder, seen_by_teacher, pictures, torch.arange(len(pictures)),
+            OptimiserConfig(steps=40, batch=16, rate=1e-3, final_rate=1e-3, check_every=5), folder=tmp_path,
+            seed=0, smallest_view=0.6, colour=0.1, mix=0.0,
+        )  # fmt: skip
 
 
 def test_a_student_that_equals_its_teacher_has_nothing_to_learn(encoder, train, tmp_path: Path) -> None:

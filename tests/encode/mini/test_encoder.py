@@ -296,7 +296,9 @@ def test_odd_texts_are_read(opened: MiniEncoder) -> None:
     vectors = opened.encode_texts(odd)
     assert np.isfinite(vectors).all()
     assert np.allclose(vectors[-2], opened.encode_texts(["dog " * 200])[0], atol=1e-5)  # cut alike
-    assert opened.prepare_texts(odd).shape == (len(odd), 128)
+    token_ids = opened.prepare_texts(odd)
+    assert token_ids.shape == (len(odd), 128)
+    assert token_ids[-2, -1] == token_ids[-1, -1] == opened.tokenizer.token_to_id("[SEP]")  # cut or not
 
 
 def test_the_whole_picture_is_seen(opened: MiniEncoder) -> None:

@@ -22,6 +22,7 @@ from genius.encode.mini.heads import (
     train_heads,
 )
 from genius.encode.train import TokenTable
+from genius.errors import BadInput
 from genius.pipeline.validation import hit_rates
 
 TINY = runpy.run_path(str(Path(__file__).resolve().parents[2] / "pipeline" / "tiny.py"))
@@ -42,7 +43,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> TrainingSet:
 
 def test_features_and_heads_are_the_encoder(encoder: Any, train: TrainingSet) -> None:
     pictures = ImageTable(train.images, encoder, CPU, resident=True)
-    (images,), texts = image_features(encoder, pictures), text_features(encoder, train.texts)
+    images, texts = image_features(encoder, pictures), text_features(encoder, train.texts)
     assert images.shape == (len(train.images), 1280)
     assert texts.shape == (len(train.texts), 384)
     assert not images.requires_grad
@@ -66,7 +67,7 @@ def weights(encoder: Any) -> dict[str, torch.Tensor]:
 
 def test_only_the_heads_learn_and_they_find_more(encoder: Any, train: TrainingSet, tmp_path: Path) -> None:
     pictures = ImageTable(train.images, encoder, CPU, resident=True)
-    images, texts = image_features(encoder, pictures), text_features(encoder, train.texts)
+    images, texts = image_features(encoder, pictures)[None], text_features(encoder, train.texts)
     before = weights(encoder)
 
     def validate(heads: Heads) -> dict[str, float]:
@@ -79,6 +80,12 @@ def test_only_the_heads_learn_and_they_find_more(encoder: Any, train: TrainingSe
         folder=tmp_path, seed=0, temperature=0.05, dropout=0.1, validate=validate, show=False,
     )  # fmt: skip
     assert result.metrics["hit@5"] > start + 0.2
+    with pytest.raises(BadInput, match="another dropout"):  # a run is not resumed with other values
+        train_heads(
+            encoder, images, texts.__getitem__, train,
+            OptimiserConfig(steps=40, batch=48, rate=2e-3, check_every=20),
+            folder=tmp_path, seed=0, temperature=0.05, dropout=0.3, validate=validate, show=False,
+        )  # fmt: skip
     assert moved(encoder, before) == {name for name in before if name.split(".")[1] in ("hidden", "out")}
 
 
@@ -86,12 +93,14 @@ def test_the_text_tower_learns_above_a_frozen_image_tower(
     encoder: Any, train: TrainingSet, tmp_path: Path
 ) -> None:
     pictures = ImageTable(train.images, encoder, CPU, resident=True)
-    images = image_features(encoder, pictures, ViewOptions(3, smallest=0.5, colour=0.2))
-    assert images.shape == (3, len(train.images), 1280)
-    assert torch.equal(images[0], image_features(encoder, pictures)[0])  # the first view is the whole image
-    assert not torch.allclose(images[0], images[1])
-    again = image_features(encoder, pictures, ViewOptions(3, smallest=0.5, colour=0.2))
-    assert torch.equal(images, again)
+    options = ViewOptions(smallest=0.5, colour=0.2)
+    views = [image_features(encoder, pictures, view=view, options=options) for view in range(3)]
+    assert torch.equal(views[0], image_features(encoder, pictures))  # the first view is the whole image
+    assert not torch.allclose(views[0], views[1])
+    assert torch.equal(views[2], image_features(encoder, pictures, view=2, options=options))
+    some = image_features(encoder, pictures, torch.tensor([3, 1]))
+    assert torch.allclose(some, views[0][[3, 1]], atol=1e-5)
+    images = torch.stack(views)
     tokens, before = TokenTable(train.texts, encoder, CPU), weights(encoder)
     direction = torch.randn(1, 512, generator=torch.Generator().manual_seed(0))
     wanted = direction.expand(len(train.images), -1)

@@ -133,6 +133,12 @@ def align_text(
         folder=folder,
         seed=seed,
         validate=validate,
+        settings={
+            "temperature": temperature,
+            "balance": balance,
+            "body_rate": body_rate,
+            "data": [len(data.query_ids), len(data.item_ids)],
+        },
         rate_factor=rate_factor,
     )
 
@@ -183,4 +189,7 @@ def distil_images(
         loss = 2 * angle + divergence + LENGTH_WEIGHT * (length - 1).square().mean()
         return {"loss": loss, "angle": angle, "divergence": divergence}
 
-    return run("distillation", tower, step, config, folder=folder, seed=seed, validate=validate)
+    settings = {"views": [smallest_view, colour, mix], "images": len(rows)}
+    return run(
+        "distillation", tower, step, config, folder=folder, seed=seed, validate=validate, settings=settings
+    )

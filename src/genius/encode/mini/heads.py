@@ -71,32 +71,42 @@ class Heads(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class ViewOptions:
-    """Views of each image whose features are kept: the whole image, then random crops in other colours."""
+    """Random crops of an image in other colours."""
 
-    count: int = 1
     smallest: float = 1.0  # share of the image that a crop keeps
     colour: float = 0.0
 
 
 def image_features(
-    encoder: MiniEncoder, images: ImageTable, views: ViewOptions | None = None, seed: int = 0
+    encoder: MiniEncoder,
+    images: ImageTable,
+    rows: Tensor | None = None,
+    *,
+    view: int = 0,
+    options: ViewOptions | None = None,
+    seed: int = 0,
 ) -> Tensor:
-    """What the image tower's head reads, (views, images, 1280), on the encoder's device."""
-    views = views or ViewOptions()
-    module, device = encoder.module.eval(), encoder.device
+    """What the image tower's head reads of one view of each image in `rows`, (n, 1280), on the device.
 
-    def features(rows: Tensor, number: int) -> Tensor:
-        pixels = images[rows].to(device)
-        if number:
-            generator = generator_for(device, seed, "features", number, int(rows[0]))
-            pixels = random_views(pixels, generator, smallest=views.smallest, flip=True, colour=views.colour)
+    View 0 is the whole image; the others are random crops in other colours, the same in every run.
+    """
+    options, device = options or ViewOptions(), encoder.device
+    rows = torch.arange(len(images)) if rows is None else rows
+    module = encoder.module.eval()
+
+    def features(places: Tensor) -> Tensor:
+        chosen = rows[places.to(rows.device)]
+        pixels = images[chosen].to(device)
+        if view:
+            generator = generator_for(device, seed, "features", view, int(chosen[0]))
+            pixels = random_views(
+                pixels, generator, smallest=options.smallest, flip=True, colour=options.colour
+            )
         return module.image.features(encoder.scaled(pixels))
 
-    parts = []
-    for number in range(views.count):
-        images.prefetch(row_chunks(len(images), device))
-        parts.append(in_chunks(lambda rows: features(rows, number), len(images), device))  # noqa: B023
-    return torch.stack(parts)
+    chunks = row_chunks(len(rows), device)
+    images.prefetch(rows[chunk.to(rows.device)] for chunk in chunks)
+    return in_chunks(features, len(rows), device)
 
 
 def text_features(encoder: MiniEncoder, texts: Sequence[str]) -> Tensor:
@@ -169,7 +179,12 @@ def train_heads(
         return 1.0 if name.startswith(("text.hidden.", "text.out.")) else body_rate
 
     check = None if validate is None else lambda: validate(heads)
+    settings = {
+        "temperature": temperature, "balance": balance, "dropout": dropout, "image_rate": image_rate,
+        "text_tower": text_tower, "body_rate": body_rate, "views": len(images),
+        "teacher": teacher.weight if teacher else 0.0, "data": [len(data.query_ids), len(data.item_ids)],
+    }  # fmt: skip
     return run(
-        "heads", heads, step, config, folder=folder, seed=seed, validate=check, rate_factor=rate_factor,
-        show=show,
+        "heads", heads, step, config, folder=folder, seed=seed, validate=check, settings=settings,
+        rate_factor=rate_factor, show=show,
     )  # fmt: skip

@@ -94,10 +94,14 @@ def start_from_minilm(tower: TextTower, weights: Mapping[str, Tensor]) -> None:
 
 
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> Tensor:
-    """Texts as padded token ids (n, length), cut to MAX_LENGTH; 0 is padding."""
+    """Texts as padded token ids (n, length), cut to MAX_LENGTH with their last token, [SEP]; 0 is padding."""
     readable = [text.encode("utf-8", "replace").decode() for text in texts]  # lone surrogates become `?`
-    encoded = [encoding.ids[:MAX_LENGTH] for encoding in tokenizer.encode_batch(readable)]
+    encoded = [_cut(encoding.ids) for encoding in tokenizer.encode_batch(readable)]
     ids = torch.zeros(len(encoded), max(map(len, encoded), default=0), dtype=torch.long)
     for row, token_ids in enumerate(encoded):
         ids[row, : len(token_ids)] = torch.tensor(token_ids)
     return ids
+
+
+def _cut(ids: list[int]) -> list[int]:
+    return ids if len(ids) <= MAX_LENGTH else [*ids[: MAX_LENGTH - 1], ids[-1]]
