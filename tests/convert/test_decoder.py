@@ -143,6 +143,15 @@ def test_quantizer_comes_back_whole() -> None:
     quantizer_from_released(without_copy)
 
 
+def test_initted_may_have_a_shape() -> None:
+    """Files of vector-quantize-pytorch before 1.27, as the authors' is, have shape (1,)."""
+    tensors = quantizer_tensors()
+    older = {name: t.reshape(1) if name.endswith(".initted") else t for name, t in tensors.items()}
+    assert torch.equal(
+        quantizer_from_released(older).residual.vectors, quantizer_from_released(tensors).residual.vectors
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
@@ -153,6 +162,8 @@ def test_quantizer_comes_back_whole() -> None:
         ("residual_rq.layers.1._codebook.embed", None, "extra residual_rq.layers.2"),
         ("residual_rq.layers.0._codebook.embed", None, "instead of .1, codes, dim."),
         ("residual_rq.layers.1._codebook.initted", torch.tensor(False), "never trained"),
+        ("residual_rq.layers.1._codebook.initted", torch.tensor([False]), "never trained"),
+        ("residual_rq.layers.1._codebook.initted", torch.ones(2).bool(), "misshaped"),
         ("vq._codebook.embed", torch.zeros(1, 3, DIM), "which one is level 0"),
     ],
 )

@@ -33,10 +33,17 @@ def test_the_score_orders_and_rank_breaks_ties(tmp_path):
     assert read_run(file) == {"q": [("a", 0.9), ("b", 0.5), ("c", 0.5)]}
 
 
+def test_the_task_that_uniir_adds_is_read_over(tmp_path):
+    file = tmp_path / "a.trec"
+    file.write_text("9:1 Q0 9:7 1 0.9 clip_sf 3\n9:1 Q0 9:3 2 0.8 clip_sf 3\n")
+    assert read_run(file) == {"9:1": [("9:7", 0.9), ("9:3", 0.8)]}
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
         ("q Q0 a 1 0.9\n", "line 1: 5 columns"),
+        ("q Q0 a 1 0.9 t 3 x\n", "line 1: 8 columns"),
         ("q Q0 a 1 0.9 t\nq Q0 a 2 0.8 t\n", "line 2: item a is listed twice"),
         ("q Q0 a one 0.9 t\n", "is no number"),
         ("q Q0 a 1 nan t\n", "NaN"),

@@ -49,7 +49,7 @@ def quantizer_from_released(tensors: Mapping[str, Tensor]) -> Quantizer:
     Level 0 of the published model was learned without labels: an item gets the nearest of its code vectors,
     and which of them stands for which modality is to be seen from the items themselves.
     """
-    found = {name: tensor for name, tensor in tensors.items() if not name.startswith(OTHERS)}
+    found = {name: _flag(name, tensor) for name, tensor in tensors.items() if not name.startswith(OTHERS)}
     if not any(name.startswith(LEVEL_0_COPY) for name in found):  # the copy may be left out, as a whole
         prefix = LEVEL.format(0)
         found |= {LEVEL_0_COPY + n.removeprefix(prefix): t for n, t in found.items() if n.startswith(prefix)}
@@ -76,6 +76,11 @@ def quantizer_from_released(tensors: Mapping[str, Tensor]) -> Quantizer:
     )
     quantizer.residual.vectors.copy_(torch.cat([book[0] for book in books]))
     return quantizer
+
+
+def _flag(name: str, tensor: Tensor) -> Tensor:
+    """`initted` has shape (1,) until vector-quantize-pytorch 1.27 and is a scalar since; others unchanged."""
+    return tensor.reshape(()) if name.endswith(".initted") and tensor.numel() == 1 else tensor
 
 
 def _preset(found: Mapping[str, Tensor]) -> str:

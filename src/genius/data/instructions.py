@@ -50,12 +50,11 @@ DEFAULTS: Mapping[Modality, Mapping[Modality, str]] = {
 def clean(text: str | None) -> str:
     """`text` as M-BEIR writes it: no carriage returns, outer blanks or quotes; a capital, a full stop.
 
-    Nothing, or nothing but blanks and quotes, is "". Cleaning twice changes nothing.
+    Outer blanks go first, then outer quotes, each once as in UniIR: blanks inside the quotes stay. Nothing,
+    or nothing but blanks and quotes, is "".
     """
-    text = (text or "").replace("\r", "")
-    while (bare := text.strip().strip('"')) != text:
-        text = bare
-    if not text:
+    text = (text or "").replace("\r", "").strip().strip('"')
+    if not text.strip(' \t\n"'):
         return ""
     text = text[0].upper() + text[1:]
     return text if text[-1] in ".?!" else text + "."

@@ -1,6 +1,7 @@
 """Runs and qrels as TREC files: what other tools read and write.
 
-A run line is `qid Q0 did rank score tag`; a qrels line is `qid 0 did relevance`, M-BEIR adds the task id.
+A run line is `qid Q0 did rank score tag`; UniIR adds the task id. A qrels line is `qid 0 did relevance`;
+M-BEIR adds the task id.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def read_run(file: Path) -> Run:
     """
     found: dict[str, list[tuple[float, int, str]]] = {}
     seen: set[tuple[str, str]] = set()
-    for number, (query, _, item, rank, score, _) in _columns(file):
+    for number, (query, _, item, rank, score, *_) in _columns(file):
         if (query, item) in seen:
             raise BadData(f"{file}, line {number}: item {item} is listed twice for query {query}")
         seen.add((query, item))
@@ -95,10 +96,10 @@ def _columns(file: Path) -> Iterator[tuple[int, list[str]]]:
         with file.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
                 columns = line.split()
-                if columns and len(columns) != 6:
+                if columns and len(columns) not in (6, 7):
                     raise BadData(
                         f"{file}, line {number}: {len(columns)} columns, but a line is "
-                        "`qid Q0 did rank score tag`"
+                        "`qid Q0 did rank score tag`, to which UniIR adds the task"
                     )
                 if columns:
                     yield number, columns
