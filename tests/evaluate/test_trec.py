@@ -6,8 +6,10 @@ import ir_measures
 import numpy as np
 import pytest
 
+from genius.data.base import Row
 from genius.errors import BadData, BadInput
-from genius.evaluate.metrics import NO_ITEM
+from genius.evaluate.metrics import FOREIGN, NO_ITEM
+from genius.evaluate.protocol import match_qrels, row_metrics
 from genius.evaluate.trec import match_run, read_run, write_run
 
 RUN = {"9:1": [("9:7", 0.75), ("9:3", 0.1 + 0.2)], "9:2": [("9:3", -1e-9)]}
@@ -76,9 +78,23 @@ def test_ids_with_blanks_are_refused_and_nothing_is_left_behind(tmp_path):
 def test_matching_keeps_places_and_counts_what_does_not_fit():
     run = {"1": [("a", 3.0), ("strange", 2.0), ("b", 1.0)], "9": [("a", 1.0)]}
     ranked, faults = match_run(run, ["1", "2"], ["b", "a"], depth=4)
-    assert ranked.tolist() == [[1, 3, 0, NO_ITEM], [NO_ITEM] * 4]
+    assert ranked.tolist() == [[1, FOREIGN + 1, 0, NO_ITEM], [NO_ITEM] * 4]
     assert (faults.unanswered, faults.foreign_queries, faults.foreign_items) == (1, 1, 1)
     assert np.issubdtype(ranked.dtype, np.integer)
+
+
+@pytest.mark.parametrize("foreign", ["strange", "absent"])
+def test_an_item_that_the_pool_lacks_is_no_hit(foreign):
+    """Relevant items that the pool lacks have numbers, too: an unknown item must not get one of them."""
+    queries, pool = ["1", "2"], ["a", "b"]
+    row_of = {item: row for row, item in enumerate(pool)}
+    run = {"1": [(foreign, 3.0), ("b", 2.0)], "2": [("a", 1.0)]}
+    ranked, faults = match_run(run, queries, pool, depth=5)
+    matched = match_qrels(Row("x", 0), queries, {"1": {"absent": 1}, "2": {"a": 1}}, row_of)
+    metrics = row_metrics(Row("x", 0), "local", "theirs", matched, [ranked], len(pool), faults)
+    assert metrics.values["hit@5"].tolist() == [0.0, 1.0]
+    assert metrics.values["recall@5"].tolist() == [0.0, 1.0]
+    assert (metrics.faults.foreign_items, metrics.faults.absent_positives) == (1, 1)
 
 
 def test_a_run_of_another_dataset_is_refused():

@@ -20,6 +20,7 @@ Ints = NDArray[np.int64]
 Interval = tuple[float, float]
 
 NO_ITEM = -1  # pads a ranked list that is shorter than the others
+FOREIGN = 1 << 40  # items of a list that the pool lacks count from here: far behind those of `Qrels`
 SAMPLES = 2000  # of the bootstrap
 LEVEL = 0.95  # confidence of an interval
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genius.errors import BadData, BadInput
-from genius.evaluate.metrics import NO_ITEM
+from genius.evaluate.metrics import FOREIGN, NO_ITEM
 from genius.evaluate.protocol import Faults
 from genius.files import storage_errors, write_file
 
@@ -66,8 +66,9 @@ def match_run(
 ) -> tuple[NDArray[np.int64], Faults]:
     """The first `depth` items of each query as pool rows (queries, depth), and what of the run did not fit.
 
-    Refused when the run is of another dataset. An item that the pool lacks keeps its position (a number past
-    the pool's end): dropping it would move the items behind it up.
+    Refused when the run is of another dataset. An item that the pool lacks keeps its position, under a number
+    that no judged item has: dropping it would move the items behind it up, and it is no hit, even if the
+    qrels name it.
     """
     row_of = {item: row for row, item in enumerate(pool)}
     known = [query for query in queries if query in run]
@@ -79,8 +80,8 @@ def match_run(
     ranked = np.full((len(queries), depth), NO_ITEM, dtype=np.int64)
     for row, query in enumerate(queries):
         for position, (item, _) in enumerate(run.get(query, [])[:depth]):
-            ranked[row, position] = row_of.get(item, len(pool) + position)
-    foreign = int((ranked >= len(pool)).sum())
+            ranked[row, position] = row_of.get(item, FOREIGN + position)
+    foreign = int((ranked >= FOREIGN).sum())
     if foreign == (ranked != NO_ITEM).sum():
         raise BadInput(
             f"none of the run's items is in the pool of {len(pool)}: it was made with another pool"
