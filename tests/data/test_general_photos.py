@@ -12,7 +12,7 @@ from genius.data.base import open_dataset
 from genius.data.training_set import TrainingSet, read_training_set
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILDER = runpy.run_path(str(ROOT / "benchmarks" / "data" / "photos.py"))
+BUILDER = runpy.run_path(str(ROOT / "benchmarks" / "data" / "general_photos.py"))
 TINY = runpy.run_path(str(ROOT / "tests" / "pipeline" / "tiny.py"))
 
 

@@ -1,6 +1,6 @@
 """A training root in M-BEIR's layout: the benchmark with general photos beside it.
 
-    python benchmarks/data/photos.py --bench BENCH --photos PHOTOS --coco TRAIN2017 --to DATA
+    python benchmarks/data/general_photos.py --bench BENCH --photos PHOTOS --coco TRAIN2017 --to DATA
 
 PHOTOS holds pictures and two tables: `captions.tsv` (file, split, kind, text; kind is caption or label)
 and `coco_captions.tsv` (id, caption). TRAIN2017 is a folder of COCO's train pictures, named by id; all of
