@@ -161,6 +161,7 @@ class DecoderConfig(ConfigTable):
     preset: Literal["mini", "t5-small", "t5-base", "t5-large"] = "t5-small"
     prefix: int = Field(default=30, ge=1)
     dropout: float = Field(default=0.1, ge=0, lt=1)
+    normalise: Literal["level", "vocabulary"] = "level"  # over which codes probabilities sum up to 1
 
 
 class DecoderTrainingConfig(ConfigTable):

@@ -24,7 +24,9 @@ from genius.errors import ModelMismatch
 from genius.quantize.model import load_quantizer
 
 DIM, SIZES = 12, (3, 7, 7)
-SHAPE = DecoderShape(DIM, SIZES, layers=2, width=16, heads=2, head_width=4, feed_forward=24, prefix=5)
+SHAPE = DecoderShape(
+    DIM, SIZES, layers=2, width=16, heads=2, head_width=4, feed_forward=24, prefix=5, normalise="vocabulary"
+)
 BLOCK = "id_generator.decoder.block.1.layer"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -10,7 +12,9 @@ from genius.convert.decoder import to_released
 from genius.decode.init import init_from_codebooks, initialise
 from genius.decode.layer import distance_buckets
 from genius.decode.model import Decoder, DecoderState
+from genius.decode.rivals import list_loss
 from genius.decode.shape import PRESETS, DecoderShape
+from genius.decode.targets import level_losses
 from genius.errors import BadInput
 
 SIZES = (3, 7, 5, 7)
@@ -82,6 +86,24 @@ def test_logits_equal_those_of_t5(preset: str) -> None:
     for level, logits in enumerate(decoder(z, codes)):
         rows = slice(shape.offsets[level], shape.offsets[level] + shape.sizes[level])
         torch.testing.assert_close(logits, expected[:, level, rows], atol=1e-4, rtol=1e-4)
+
+
+def test_log_probabilities_over_the_vocabulary_equal_those_of_t5() -> None:
+    shape = replace(small(), normalise="vocabulary")
+    decoder, z, codes = make(shape), queries(shape, 5), random_codes(shape, 5)
+    expected = t5_logits(decoder, z, codes).log_softmax(-1)
+    for level, log_probs in enumerate(decoder(z, codes)):
+        rows = slice(shape.offsets[level], shape.offsets[level] + shape.sizes[level])
+        torch.testing.assert_close(log_probs, expected[:, level, rows], atol=1e-4, rtol=1e-4)
+    own = (codes + torch.tensor(shape.offsets))[..., None]
+    scores = decoder.score_codes(z, codes[:, None])[:, 0]
+    torch.testing.assert_close(scores, expected.gather(2, own)[..., 0], atol=1e-4, rtol=1e-4)
+    losses = level_losses(decoder(z, codes), codes, normalised=True)
+    torch.testing.assert_close(losses, -scores.mean(0), atol=1e-4, rtol=1e-4)
+    ranking = list_loss(
+        decoder(z, codes[:, None]), codes[:, None], torch.ones(5, 1, dtype=torch.bool), normalised=True
+    )
+    assert ranking == 0  # a list of one
 
 
 def test_distances_beyond_the_exact_buckets_equal_those_of_t5() -> None:

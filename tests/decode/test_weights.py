@@ -12,7 +12,7 @@ from genius.decode.init import initialise
 from genius.decode.model import Decoder
 from genius.decode.shape import DecoderShape
 from genius.decode.weights import FILE, load_decoder, save_decoder
-from genius.errors import ModelMismatch, ModelNotFound
+from genius.errors import BadInput, ModelMismatch, ModelNotFound
 
 SHAPE = DecoderShape(6, (3, 5), layers=1, width=8, heads=1, head_width=8, feed_forward=8, prefix=2)
 
@@ -41,6 +41,10 @@ def test_what_does_not_fit_is_refused(decoder: Decoder, tmp_path: Path) -> None:
         load_decoder(tmp_path, {**values, "depth": 2})
     with pytest.raises(ModelMismatch, match="missing or unknown: prefix"):
         load_decoder(tmp_path, {name: value for name, value in values.items() if name != "prefix"})
+    with pytest.raises(BadInput, match="choose one of level, vocabulary"):
+        load_decoder(tmp_path, {**values, "normalise": "pool"})
+    del values["normalise"]  # of a model made before there was a choice
+    assert load_decoder(tmp_path, values).shape.normalise == "level"
     (tmp_path / FILE).unlink()
     with pytest.raises(ModelNotFound):
         load_decoder(tmp_path, values)

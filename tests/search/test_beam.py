@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from genius.convert.decoder import to_released
 from genius.decode.init import initialise
 from genius.decode.model import Decoder
-from genius.decode.shape import DecoderShape
+from genius.decode.shape import DecoderShape, Normalise
 from genius.search.beam import DecoderScorer, beam_search
 from genius.search.candidates import Candidates
 from genius.search.trie import Trie
@@ -29,7 +29,13 @@ Answer = dict[tuple[int, ...], float]
 
 @pytest.fixture(scope="module")
 def decoder() -> Decoder:
-    shape = DecoderShape(12, SIZES, layers=2, width=16, heads=2, head_width=8, feed_forward=32, prefix=4)
+    return make_decoder("level")
+
+
+def make_decoder(normalise: Normalise) -> Decoder:
+    shape = DecoderShape(
+        12, SIZES, layers=2, width=16, heads=2, head_width=8, feed_forward=32, prefix=4, normalise=normalise
+    )
     decoder, generator = Decoder(shape).eval(), torch.Generator().manual_seed(0)
     initialise(decoder, generator)
     for parameter in decoder.parameters():
@@ -129,7 +135,7 @@ def transformers_generate(decoder: Decoder, z: Tensor, codes: Codes, beam: int) 
             inner = inner.get(row, {})
         return list(inner) or [0]
 
-    with torch.no_grad(), level_wise(t5, shape):
+    with torch.no_grad(), level_wise(t5, shape) if shape.normalise == "level" else nullcontext():
         encoded = t5.encoder(inputs_embeds=prefix.view(len(z), shape.prefix, shape.width))
         output = t5.generate(
             encoder_outputs=BaseModelOutput(encoded.last_hidden_state),
@@ -175,6 +181,23 @@ def test_equals_transformers_generate(
     for own, other in zip(ours, theirs, strict=True):
         assert own.keys() == other.keys()
         assert own == pytest.approx(other, abs=1e-4)
+
+
+def test_a_decoder_normalised_over_the_vocabulary_ranks_as_transformers_does() -> None:
+    """The published search: nothing is masked before the softmax. The lists are equal, scores included."""
+    decoder, codes, z = make_decoder("vocabulary"), pool(2000), queries(20)
+    trees = forest(codes)
+    ours = answers(trees, generate(decoder, z, trees, 20, stop=len(SIZES)))
+    by_level = answers(trees, generate(make_decoder("level"), z, trees, 20, stop=len(SIZES)))
+    theirs = transformers_generate(decoder, z, codes, 20)
+
+    def ranked(answer: Answer) -> list[tuple[int, ...]]:
+        return sorted(answer, key=lambda item: -answer[item])
+
+    for own, other in zip(ours, theirs, strict=True):
+        assert ranked(own) == ranked(other)
+        assert own == pytest.approx(other, abs=1e-4)
+    assert any(ranked(own) != ranked(other) for own, other in zip(ours, by_level, strict=True))
 
 
 def test_stopping_early_scores_as_stepwise(decoder: Decoder) -> None:

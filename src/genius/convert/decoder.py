@@ -146,4 +146,5 @@ def _shape(found: Mapping[str, Tensor], sizes: tuple[int, ...]) -> DecoderShape:
         head_width=inner // heads,
         feed_forward=feed_in.shape[0],
         prefix=projector.shape[0] // width,
+        normalise="vocabulary",  # the published loss and search know no levels
     )

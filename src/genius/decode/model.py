@@ -64,11 +64,17 @@ class Decoder(nn.Module):
         """Logits of each level given the true codes before it: (batch, sizes[level]) per level.
 
         `z` (batch, dim), `codes` (batch, levels); the last level's codes are not read. With n sequences for
-        each query, `codes` (batch, n, levels), the logits are (batch, n, sizes[level]).
+        each query, `codes` (batch, n, levels), the logits are (batch, n, sizes[level]). A decoder that is
+        normalised over the vocabulary gives log-probabilities instead.
         """
         several = codes.long() if codes.ndim == 3 else codes[:, None].long()
         hidden = (self._teacher_forced(z, several) * self.shape.width**-0.5).unbind(2)
         logits = [F.linear(rows, table) for rows, table in zip(hidden, self._output_rows(), strict=True)]
+        if self.shape.normalise == "vocabulary":
+            logits = [
+                scores.float() - F.linear(rows, self.embedding.weight).float().logsumexp(-1, keepdim=True)
+                for scores, rows in zip(logits, hidden, strict=True)
+            ]
         return logits if codes.ndim == 3 else [scores[:, 0] for scores in logits]
 
     @torch.no_grad()
@@ -108,7 +114,8 @@ class Decoder(nn.Module):
     def score_next(self, state: DecoderState) -> Tensor:
         """Log-probabilities of the codes of `state.level`, (batch, beam, sizes[level]), float32.
 
-        The softmax is over all codes of the level, not over those that exist in some pool.
+        The softmax is over all codes of the level (or over the vocabulary, if the decoder is normalised so),
+        not over those that exist in some pool.
         """
         return self._log_probabilities(state.hidden, state.level)
 
@@ -203,8 +210,11 @@ class Decoder(nn.Module):
         return torch.split_with_sizes(self.embedding.weight, [SPECIAL_ROWS, *self.shape.sizes])[1:]
 
     def _log_probabilities(self, hidden: Tensor, level: int) -> Tensor:
-        logits = F.linear(hidden * self.shape.width**-0.5, self._output_rows()[level])
-        return F.log_softmax(logits.float(), dim=-1)
+        scaled = hidden * self.shape.width**-0.5
+        logits = F.linear(scaled, self._output_rows()[level])
+        if self.shape.normalise == "level":
+            return F.log_softmax(logits.float(), dim=-1)
+        return logits.float() - F.linear(scaled, self.embedding.weight).float().logsumexp(-1, keepdim=True)
 
     def _new_cache(self, level: int, beams: int) -> Tensor:
         shape, like = self.shape, self.embedding.weight

@@ -58,16 +58,16 @@ def nearest_rivals(
     return torch.cat([target[:, None], rival], 1), torch.cat([first, usable], 1)
 
 
-def list_loss(logits: Sequence[Tensor], codes: Tensor, usable: Tensor) -> Tensor:
+def list_loss(logits: Sequence[Tensor], codes: Tensor, usable: Tensor, *, normalised: bool = False) -> Tensor:
     """L_list, mean over the batch.
 
     `logits` (batch, n, sizes[level]) per level, `codes` (batch, n, levels), `usable` (batch, n); item 0 is
-    the target.
+    the target. `normalised`: the logits are log-probabilities already.
     """
     score = torch.zeros(usable.shape, device=usable.device)
     for level, scores in enumerate(logits):
         scores = scores.float()
         own = scores.gather(-1, codes[:, :, level, None]).squeeze(-1)
-        score = score + own - scores.logsumexp(-1)
+        score = score + own if normalised else score + own - scores.logsumexp(-1)
     score = score.masked_fill(~usable, -torch.inf)
     return F.cross_entropy(score, torch.zeros(len(score), dtype=torch.long, device=score.device))

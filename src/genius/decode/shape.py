@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Literal, get_args
 
 from genius.errors import BadInput
 
 START = 0  # row of the embedding that starts every sequence (T5's pad); 1 is T5's end, 2 its unknown
 SPECIAL_ROWS = 3
+
+# over which codes the probabilities of a level sum up to 1: its own, or (as published) the whole vocabulary
+Normalise = Literal["level", "vocabulary"]
 
 # name -> layers, width, heads, head_width, feed_forward (supplement, Table 5; mini is ours)
 PRESETS: dict[str, tuple[int, int, int, int, int]] = {
@@ -22,7 +26,7 @@ PRESETS: dict[str, tuple[int, int, int, int, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class DecoderShape:
-    """Every size of a decoder; two decoders of equal shape can exchange weights."""
+    """All that a decoder is beside its weights; two decoders of equal shape can exchange them."""
 
     dim: int  # width of z
     sizes: tuple[int, ...]  # codes per level
@@ -33,15 +37,26 @@ class DecoderShape:
     feed_forward: int = 2048
     prefix: int = 30
     dropout: float = 0.1
+    normalise: Normalise = "level"
+
+    def __post_init__(self) -> None:
+        if self.normalise not in get_args(Normalise):
+            raise BadInput(f"normalise {self.normalise!r}: choose one of {', '.join(get_args(Normalise))}")
 
     @classmethod
     def preset(
-        cls, name: str, dim: int, sizes: Sequence[int], prefix: int = 30, dropout: float = 0.1
+        cls,
+        name: str,
+        dim: int,
+        sizes: Sequence[int],
+        prefix: int = 30,
+        dropout: float = 0.1,
+        normalise: Normalise = "level",
     ) -> DecoderShape:
         """The shape called `name` for vectors of width `dim` and these code sizes."""
         if name not in PRESETS:
             raise BadInput(f"unknown decoder preset {name!r}: choose one of {', '.join(PRESETS)}")
-        return cls(dim, tuple(sizes), *PRESETS[name], prefix=prefix, dropout=dropout)
+        return cls(dim, tuple(sizes), *PRESETS[name], prefix=prefix, dropout=dropout, normalise=normalise)
 
     @property
     def levels(self) -> int:

@@ -78,16 +78,23 @@ class SoftTargets:
 
 
 def level_losses(
-    logits: Sequence[Tensor], codes: Tensor, soft: Sequence[Tensor] | None = None, hard_share: float = 0.0
+    logits: Sequence[Tensor],
+    codes: Tensor,
+    soft: Sequence[Tensor] | None = None,
+    hard_share: float = 0.0,
+    *,
+    normalised: bool = False,
 ) -> Tensor:
     """Cross-entropy of each level, mean over the batch, (levels,), float32; the loss is its mean (eq. 10).
 
     `logits` (batch, sizes[level]) per level, `codes` (batch, levels); `soft` holds the target probabilities
-    of the last levels, to which the item's own code contributes a share `hard_share`.
+    of the last levels, to which the item's own code contributes a share `hard_share`. `normalised` says that
+    the logits are log-probabilities already, of a larger vocabulary than the level.
     """
 
     def hard(level: int) -> Tensor:
-        return F.cross_entropy(logits[level].float(), codes[:, level].long())
+        entropy = F.nll_loss if normalised else F.cross_entropy
+        return entropy(logits[level].float(), codes[:, level].long())
 
     if soft is None:
         return torch.stack([hard(level) for level in range(len(logits))])
@@ -97,7 +104,10 @@ def level_losses(
         if target < 0:
             losses.append(hard(level))
             continue
-        loss = F.cross_entropy(scores.float(), soft[target])
+        if normalised:
+            loss = -(soft[target] * scores.float()).sum(1).mean()
+        else:
+            loss = F.cross_entropy(scores.float(), soft[target])
         losses.append(torch.lerp(loss, hard(level), hard_share) if hard_share else loss)
     return torch.stack(losses)
 

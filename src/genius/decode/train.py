@@ -128,6 +128,7 @@ def _loss_of(
 ) -> Loss:
     soft, books = objective.soft, quantizer.residual.codebooks()
     first = quantizer.residual.first_level
+    normalised = decoder.shape.normalise == "vocabulary"
     targets = (
         SoftTargets(books, temperatures_of(z, codes, books, soft), soft, first_level=first) if soft else None
     )
@@ -136,10 +137,11 @@ def _loss_of(
         logits = decoder(z_query, codes)
         soft_targets = targets(z_query, z_item, codes[:, 0]) if targets else None
         own = [scores[:, 0] for scores in logits]
-        levels = level_losses(own, codes[:, 0], soft_targets, soft.hard_share if soft else 0.0)
+        hard_share = soft.hard_share if soft else 0.0
+        levels = level_losses(own, codes[:, 0], soft_targets, hard_share, normalised=normalised)
         if objective.rivals is None:
             return levels
-        return torch.cat([levels, list_loss(logits, codes, usable)[None]])
+        return torch.cat([levels, list_loss(logits, codes, usable, normalised=normalised)[None]])
 
     return loss
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,17 @@ def best(leaves: Candidates, k: int) -> dict[int, float]:
 @pytest.mark.parametrize("stop", [2, 3, 4, 5])
 @pytest.mark.parametrize(("items", "beam"), [(3000, 6), (3000, 40), (200, 8), (250, 50)])
 def test_decoder_equals_the_plain_search(decoder: Decoder, stop: int, items: int, beam: int) -> None:
+    check_decoder(decoder, stop, items, beam)
+
+
+@pytest.mark.parametrize("stop", [3, 5])
+def test_decoder_normalised_over_the_vocabulary(decoder: Decoder, stop: int) -> None:
+    published = Decoder(replace(decoder.shape, normalise="vocabulary")).eval()
+    published.load_state_dict(decoder.state_dict())
+    check_decoder(published, stop, 3000, 40)
+
+
+def check_decoder(decoder: Decoder, stop: int, items: int, beam: int) -> None:
     trie, z, wanted = Trie.build(pool(items), SIZES), queries(4), everything(4)
     wanted[1] = torch.tensor([False, True, True])
     fixed = FixedDecoder(

@@ -51,8 +51,8 @@ class FixedDecoder:
         """Candidates for `z` (batch, dim); `modalities` (batch, sizes[0]) masks the codes of level 0."""
         trie, shape = self.trie, self.shape
         level_0, state = self.decoder.start_from(z, self.modalities)
-        zero = F.log_softmax(self._logits(level_0, 0), -1)  # (batch, modalities)
-        one = F.log_softmax(self._logits(state.hidden, 1), -1)  # (batch, modalities, codes)
+        zero = self._log_probs(level_0, 0)  # (batch, modalities)
+        one = self._log_probs(state.hidden, 1)  # (batch, modalities, codes)
         first, second = trie.codes
         scores = zero[:, first] + one.flatten(1)[:, first * one.shape[2] + second]
         beams, column = first_beams(trie, scores, modalities, shape.beam)
@@ -60,9 +60,8 @@ class FixedDecoder:
         path = torch.stack([parent, code], -1)  # (batch, beam, level) codes of each prefix
         for number in range(2, shape.stop):
             state = self.decoder.advance(state, parent, code)
-            logits = self._logits(state.hidden, number)
+            log_probs = self._log_probs(state.hidden, number)
             parent_scores = beams.scores
-            log_probs = logits - logits.logsumexp(-1, keepdim=True)
             level = trie.dense_levels.get(number)
             if level is not None:
                 beams, parent, code = dense_children(beams, level, log_probs, shape.beam)
@@ -76,9 +75,15 @@ class FixedDecoder:
             total = self._cosine(z, path, beam, positions)
         return best_leaves(total.masked_fill(~valid, -torch.inf), positions, beams, shape.k)
 
-    def _logits(self, hidden: Tensor, level: int) -> Tensor:
-        """Logits of a level in float32, also of bfloat16 weights."""
-        rows = self.decoder.level_rows(level)
+    def _log_probs(self, hidden: Tensor, level: int) -> Tensor:
+        """Log-probabilities of the codes of a level, normalised as the decoder was trained."""
+        logits = every = self._logits(hidden, self.decoder.level_rows(level))
+        if self.decoder.shape.normalise == "vocabulary":
+            every = self._logits(hidden, self.decoder.embedding.weight)
+        return logits - every.logsumexp(-1, keepdim=True)
+
+    def _logits(self, hidden: Tensor, rows: Tensor) -> Tensor:
+        """Logits of rows of the embedding in float32, also of bfloat16 weights."""
         scaled = hidden * self.decoder.shape.width**-0.5
         if self.float32_products:
             flat = torch.mm(scaled.flatten(0, -2), rows.T, out_dtype=torch.float32)
@@ -105,8 +110,8 @@ class FixedDecoder:
         if len(levels):
             hidden = torch.cat([hidden, decoder.read_codes(state, parents, codes[:, :, :-1])], 2)
         for time in range(codes.shape[2]):
-            logits = self._logits(hidden[:, :, time], state.level + time)
-            total = total + logits.gather(-1, codes[:, :, time, None])[..., 0] - logits.logsumexp(-1)
+            log_probs = self._log_probs(hidden[:, :, time], state.level + time)
+            total = total + log_probs.gather(-1, codes[:, :, time, None])[..., 0]
         return total.gather(1, first_of_equal(beam, codes))
 
     def _cosine(self, z: Tensor, path: Tensor, beam: Tensor, positions: Tensor) -> Tensor:
