@@ -82,9 +82,9 @@ def _recipe(values: dict[str, Any]) -> None:
 
 
 def _kind(values: dict[str, Any]) -> None:
-    from genius.cli.convert import KINDS
+    from genius.cli.convert import KINDS, WHOLE
 
-    if values["kind"] not in KINDS:
+    if values["kind"] not in (*KINDS, WHOLE):
         raise BadInput(f"genius convert knows no {values['kind']!r}")
 
 

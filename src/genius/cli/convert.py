@@ -42,20 +42,42 @@ KINDS: dict[str, Converter] = {
         "genius.convert.encoders:convert_weights", "any .pth or .bin to model.safetensors, names kept"
     ),
 }
+WHOLE = "model"  # the one kind that is made of several files
 _LIST = "; ".join(f"{name}: {kind.help}" for name, kind in KINDS.items())
 
 
 def convert(
-    kind: Annotated[str, typer.Argument(help=f"What the file is. {_LIST}.")],
-    source: Annotated[str, typer.Argument(metavar="FILE", help="The file (or model folder) to convert.")],
+    kind: Annotated[
+        str,
+        typer.Argument(help=f"What the file is. {_LIST}; {WHOLE}: a whole model, of the files in options."),
+    ],
     to: Annotated[Path, typer.Option(help="Folder to write; it appears whole or not at all.")],
+    source: Annotated[
+        str | None, typer.Argument(metavar="[FILE]", help="The file (or model folder) to convert.")
+    ] = None,
     tokenizer: Annotated[
         str | None, typer.Option(help="Folder or hub id of the tokenizer (default: OpenAI's, from the hub).")
     ] = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="model: UniIR's CLIP-SF .pth, or folder or hub name of an encoder.")
+    ] = None,
+    quantizer: Annotated[str | None, typer.Option(help="model: the authors' quantizer .pth.")] = None,
+    decoder: Annotated[str | None, typer.Option(help="model: the authors' decoder .pth.")] = None,
 ) -> None:
     """Turn published weights into safetensors; pickled files are read without running anything in them."""
+    parts = {"--encoder": encoder, "--quantizer": quantizer, "--decoder": decoder}
+    if kind == WHOLE:
+        from genius.convert.model import convert_model
+
+        if source or not (encoder and quantizer and decoder):
+            raise BadInput(f"{WHOLE} is made of the files in {', '.join(parts)}: give all three and no other")
+        convert_model(encoder, quantizer, decoder, to, tokenizer)
+        typer.echo(str(to))
+        return
     if kind not in KINDS:
-        raise BadInput(f"unknown kind {kind!r}: choose one of {', '.join(KINDS)}")
+        raise BadInput(f"unknown kind {kind!r}: choose one of {', '.join([*KINDS, WHOLE])}")
+    if source is None or any(parts.values()):
+        raise BadInput(f"{kind} is made of one file: give it, and leave out {', '.join(parts)}")
     chosen = KINDS[kind]
     if tokenizer and not chosen.takes_tokenizer:
         raise BadInput(f"{kind} takes no --tokenizer: leave it out")

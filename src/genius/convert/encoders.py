@@ -64,7 +64,7 @@ def convert_clip_sf(source: str, to: Path, tokenizer: str | None = None) -> None
 
     `tokenizer` is a folder or hub id; by default OpenAI's own, from the hub.
     """
-    _refuse_full(to)
+    refuse_full(to)
     file = Path(source)
     tensors = _without_prefix(read_pickled_weights(file), file)
     config = clip_config(tensors, file)
@@ -90,13 +90,13 @@ def convert_weights(source: str, to: Path) -> None:
 
 def start_clip_ff(source: str, to: Path) -> None:
     """A new `clip-ff` model, to be trained: the towers of a CLIP folder and a random fusion."""
-    _refuse_full(to)
+    refuse_full(to)
     create("clip-ff", source).save(to)
 
 
 def start_blip_ff(source: str, to: Path) -> None:
     """A new `blip-ff` model, to be trained: the towers of a BLIP folder and a random fusion."""
-    _refuse_full(to)
+    refuse_full(to)
     create("blip-ff", source).save(to)
 
 
@@ -202,6 +202,7 @@ def _tokenizer_folder(source: str | None) -> Path:
         ) from None
 
 
-def _refuse_full(folder: Path) -> None:
+def refuse_full(folder: Path) -> None:
+    """Raise BadInput unless `folder` is new or empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"{folder} exists already and is not empty: choose a new folder")
