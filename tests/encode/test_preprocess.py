@@ -49,6 +49,22 @@ def test_same_numbers_as_transformers(kind: str, size: tuple[int, int]) -> None:
     assert float((got - expected).abs().max()) < 1e-3
 
 
+@pytest.mark.parametrize(("spare", "left"), [(0, 0), (1, 0), (2, 1), (3, 2), (5, 2), (7, 4), (9, 4), (10, 5)])
+def test_the_crop_of_clip_rounds_half_to_even(spare: int, left: int) -> None:
+    """As torchvision's CenterCrop, `int(round((width - side) / 2.0))`; transformers rounds down."""
+    columns = np.broadcast_to(np.arange(20 + spare, dtype=np.uint8)[None, :, None], (20, 20 + spare, 3))
+    image = Image.fromarray(np.ascontiguousarray(columns))
+    assert Preprocess(20, round_crop=True).pixels(image)[0, 0, 0] == left
+    assert Preprocess(20).pixels(image)[0, 0, 0] == spare // 2
+
+
+def test_how_the_crop_rounds_is_stored(tmp_path: Path) -> None:
+    ours = Preprocess(20, round_crop=True)
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(ours.settings()))
+    assert read_preprocess(tmp_path, Preprocess(20)).round_crop
+    assert "round_crop" not in Preprocess(20).settings()
+
+
 def test_defaults_are_those_of_transformers() -> None:
     image = photo((300, 500))
     for kind in ("clip", "blip"):

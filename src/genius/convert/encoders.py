@@ -77,7 +77,7 @@ def convert_clip_sf(source: str, to: Path, tokenizer: str | None = None) -> None
             f"the tokenizer ends texts with {loaded.eos_token_id}, this CLIP with {vocabulary - 1}: "
             "use OpenAI's"
         )
-    save_folder(to, config, renamed, loaded, Preprocess(config.vision_config.image_size))
+    save_folder(to, config, renamed, loaded, Preprocess(config.vision_config.image_size, round_crop=True))
 
 
 def convert_weights(source: str, to: Path) -> None:

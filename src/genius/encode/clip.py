@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from genius.encode.clip_text import clean_clip_text
 from genius.encode.hub import find_folder
 from genius.encode.pretrained import load_model, load_preprocess, load_tokenizer
 from genius.encode.towers import FeatureTowers
@@ -20,6 +22,11 @@ class ClipEncoder(FeatureTowers):
     """Both towers of a CLIP with their projections."""
 
     kind = "clip"
+    text_cleaning = "clip"
+
+    def readable(self, texts: Sequence[str]) -> list[str]:
+        """The texts as the tokenizer gets them: cleaned as OpenAI's CLIP does."""
+        return [clean_clip_text(text) for text in super().readable(texts)]
 
     @property
     def dim(self) -> int:
@@ -65,5 +72,5 @@ def load(source: str | Path | None, device: str = "cpu") -> ClipEncoder:
             f"{folder}: the tokenizer ends texts with {tokenizer.eos_token_id}, the model looks for "
             f"{text.eos_token_id}: use the model's own tokenizer"
         )
-    preprocess = load_preprocess(folder, vision.image_size, keep_ratio=True)
+    preprocess = load_preprocess(folder, vision.image_size, keep_ratio=True, round_crop=True)
     return ClipEncoder(model, tokenizer, preprocess, text.max_position_embeddings, device)

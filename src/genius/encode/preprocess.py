@@ -29,7 +29,8 @@ class Preprocess:
     """How an image becomes numbers.
 
     With `keep_ratio`, the short side is brought to `short` (CLIP); without, the whole image is squeezed into
-    a square of `short` (BLIP, SigLIP). Of either, the centre of `side` pixels is kept.
+    a square of `short` (BLIP, SigLIP). Of either, the centre of `side` pixels is kept; where an odd number of
+    pixels goes, transformers cuts the larger half behind, torchvision (OpenAI's CLIP) rounds half to even.
     """
 
     side: int  # of the square that the model sees
@@ -38,6 +39,7 @@ class Preprocess:
     mean: tuple[float, ...] = CLIP_MEAN
     std: tuple[float, ...] = CLIP_STD
     resample: int = Resampling.BICUBIC
+    round_crop: bool = False  # as torchvision
 
     def pixels(self, image: Image) -> NDArray[np.uint8]:
         """The resized and cropped image, (3, side, side)."""
@@ -46,7 +48,7 @@ class Preprocess:
         if size != rgb.size:
             rgb = rgb.resize(size, Resampling(self.resample))
         if size != (self.side, self.side):
-            left, top = (size[0] - self.side) // 2, (size[1] - self.side) // 2
+            left, top = (self._crop_start(length - self.side) for length in size)
             rgb = rgb.crop((left, top, left + self.side, top + self.side))  # black where there is no image
         return np.ascontiguousarray(np.asarray(rgb, dtype=np.uint8).transpose(2, 0, 1))
 
@@ -66,6 +68,10 @@ class Preprocess:
             return short, int(short * height / width)
         return int(short * width / height), short
 
+    def _crop_start(self, spare: int) -> int:
+        """How many of the `spare` pixels go before the crop."""
+        return round(spare / 2) if self.round_crop else spare // 2
+
     def settings(self) -> dict[str, Any]:
         """The same as transformers writes into `preprocessor_config.json`."""
         short = self.short or self.side
@@ -75,6 +81,8 @@ class Preprocess:
         }
         if crop:
             table["crop_size"] = {"height": self.side, "width": self.side}
+        if self.round_crop:
+            table["round_crop"] = True
         steps = {"do_resize": True, "do_center_crop": crop, "do_rescale": True, "do_normalize": True}
         return {
             **table,
@@ -110,7 +118,8 @@ def read_preprocess(folder: Path, default: Preprocess) -> Preprocess:
     resample = table.get("resample", default.resample)
     if resample not in list(Resampling):
         raise ModelMismatch(f"{where} with resample {resample!r}: use one of Pillow's filters, 0 to 5")
-    return Preprocess(side, keep_ratio, short, mean, std, resample)
+    round_crop = bool(table.get("round_crop", default.round_crop))
+    return Preprocess(side, keep_ratio, short, mean, std, resample, round_crop)
 
 
 def _mean_and_std(

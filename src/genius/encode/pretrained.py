@@ -165,9 +165,9 @@ def context_length(model: Any, tokenizer: Any, positions: int | None) -> int:
     return int(min(limits))
 
 
-def load_preprocess(folder: Path, side: int, *, keep_ratio: bool) -> Preprocess:
+def load_preprocess(folder: Path, side: int, *, keep_ratio: bool, round_crop: bool = False) -> Preprocess:
     """The preprocessing of `folder`; it must give images of the `side` that the model wants."""
-    preprocess = read_preprocess(folder, Preprocess(side, keep_ratio=keep_ratio))
+    preprocess = read_preprocess(folder, Preprocess(side, keep_ratio=keep_ratio, round_crop=round_crop))
     if preprocess.side != side:
         raise ModelMismatch(
             f"{folder}: preprocessing gives images of {preprocess.side} pixels, the model wants {side}: "
