@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 REPOSITORY = Path(__file__).parents[2]
-PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+PAGES = [
+    REPOSITORY / "README.md",
+    REPOSITORY / "benchmarks" / "data" / "README.md",
+    *sorted((REPOSITORY / "docs").rglob("*.md")),
+]
 SHELL = ("", "sh")
 
 

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-PAGES = [REPOSITORY / "README.md", REPOSITORY / "CHANGELOG.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+PAGES = [
+    *(REPOSITORY / name for name in ("README.md", "CHANGELOG.md", "benchmarks/data/README.md")),
+    *sorted((REPOSITORY / "docs").rglob("*.md")),
+]
 TEXTS = {str(page.relative_to(REPOSITORY)): page.read_text(encoding="utf-8") for page in PAGES}
 MODULES = {name for text in TEXTS.values() for name in re.findall(r"`(genius(?:\.\w+)+(?::[\w.]+)?)`", text)}
 MODULES -= {"genius.toml"}  # the user's file of defaults

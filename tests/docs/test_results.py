@@ -15,6 +15,8 @@ REPOSITORY = Path(__file__).parents[2]
 
 def test_pages_are_current(tmp_path):
     shutil.copytree(REPOSITORY / "benchmarks" / "results", tmp_path / "benchmarks" / "results")
+    (tmp_path / "benchmarks" / "data").mkdir()
+    shutil.copy(REPOSITORY / "benchmarks" / "data" / "README.md", tmp_path / "benchmarks" / "data")
     command = [sys.executable, "-m", "genius", "report", "--numbers", "benchmarks/results", "--to", "docs"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     written = sorted((tmp_path / "docs").rglob("*.md"))

@@ -221,7 +221,10 @@ def test_the_published_pages_are_those_of_the_numbers():
         for f in frontiers
     }
     results = [read("results-universal"), read("results-local")]
-    inputs = ReportInputs(results, frontiers, read("ablations"), pictures, "../benchmarks/results")
+    folder = "../benchmarks"
+    inputs = ReportInputs(
+        results, frontiers, read("ablations"), pictures, f"{folder}/results", f"{folder}/data/README.md"
+    )
     for path, text in pages(inputs).items():
         lines = [line for line in text.splitlines() if not line.startswith("![")]
         shown = [line for line in (docs / path).read_text().splitlines() if not line.startswith("![")]

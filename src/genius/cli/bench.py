@@ -160,13 +160,14 @@ def _write_pages(numbers: Path, to: Path) -> None:
     if not found:
         raise BadInput(f"{numbers} has no results-universal.json or results-local.json: give --data")
     frontiers = [read_json(file) for file in sorted(numbers.glob("frontier-*.json"))]
-    ablations = numbers / "ablations.json"
+    ablations, data = numbers / "ablations.json", numbers.parent / "data" / "README.md"
     inputs = ReportInputs(
         found,
         frontiers,
         read_json(ablations) if ablations.is_file() else None,
         {each["machine"]["device"]: _draw(each, to / "pictures") for each in frontiers},
         os.path.relpath(numbers, to),
+        os.path.relpath(data, to) if data.is_file() else None,
     )
     for path, text in pages(inputs).items():
         with storage_errors(to):

@@ -51,6 +51,7 @@ class ReportInputs:
     ablations: Mapping[str, Any] | None = None
     pictures: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # device -> path -> caption
     numbers: str | None = None  # folder of the JSON files
+    data: str | None = None  # page that says how to get the data
 
 
 def pages(inputs: ReportInputs) -> dict[str, str]:
@@ -79,7 +80,9 @@ def _main_page(inputs: ReportInputs) -> str:
         links["appendix/ablations.md"] = "ablations, beside the paper's"
     return _join(
         "# Results",
-        f"The model `{model['name']}` ({model['fingerprint']}) on `{first['data']}`, {first['split']} split. "
+        f"The model `{model['name']}` ({model['fingerprint']}) on `{first['data']}`"
+        + (f" ([how to get it]({inputs.data}))" if inputs.data else "")
+        + f", {first['split']} split. "
         "Metrics are hit rates in percent (the paper's “Recall@k”): hit@5, hit@10 for Fashion200K and "
         "FashionIQ. Intervals are 95 %, by bootstrap over queries; differences are paired, and count as "
         "better or worse where their interval leaves out 0. `genius report` writes this page and its "
