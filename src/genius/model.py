@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from genius.confidence import Calibration
 from genius.data.instructions import clean, query_text
-from genius.encode.base import Array, Encoder, FusingEncoder, Parts, encode_parts, load_encoder
+from genius.encode.base import Array, CountsTokens, Encoder, FusingEncoder, Parts, encode_parts, load_encoder
 from genius.errors import ModelMismatch, ModelNotFound
 from genius.model_toml import NAME as SETTINGS
 from genius.model_toml import invalid, read_model_toml
@@ -129,6 +129,11 @@ class Model:
     def embed_items(self, images: Sequence[Image | None], texts: Sequence[str | None]) -> Parts:
         """Vectors of items; texts are cleaned as in training."""
         return encode_parts(self.encoder, images, [clean(text) if text else None for text in texts])
+
+    @property
+    def text_limit(self) -> CountsTokens | None:
+        """What counts the tokens of texts; None if the encoder does not say how many it reads."""
+        return self.encoder if isinstance(self.encoder, CountsTokens) else None
 
     def embed_queries(
         self, images: Sequence[Image | None], texts: Sequence[str | None], instructions: Sequence[str]

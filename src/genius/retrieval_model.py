@@ -21,7 +21,7 @@ class RetrievalModel(Protocol):
     """Encoder, quantizer and decoder together.
 
     A model may also have `calibrations`, `genius.confidence.Calibration` by `vectors` or `codes`: then hits
-    have a confidence.
+    have a confidence. With `text_limit`, a `genius.encode.base.CountsTokens`, long texts can be split.
     """
 
     @property

@@ -148,6 +148,12 @@ class Hit:
     meta: Mapping[str, Any] = field(default_factory=dict)
     confidence: float | None = None
     missing: bool = False  # its file is not where it was
+    span: tuple[int, int] | None = None  # start and end of the passage that was found, in a text of several
+
+    @property
+    def passage(self) -> str | None:
+        """What was found of the text: the passage, or the whole text where it is not in passages."""
+        return self.text if self.text is None or self.span is None else self.text[slice(*self.span)]
 
 
 class FacetCount(NamedTuple):

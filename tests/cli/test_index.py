@@ -191,3 +191,27 @@ def test_progress_is_told_without_a_terminal(genius, pictures, monkeypatch):
     monkeypatch.setattr("genius.cli.output.LINE_EVERY_S", 0.0)
     done = genius("index", pictures, "--to", "idx")
     assert "index pictures: 11 of 10, " in done.err or "index pictures: 11" in done.err
+
+
+def test_long_texts_are_said_or_split(genius, tmp_path, fake, monkeypatch):
+    class Limited(fake.FakeModel):
+        max_tokens = 6
+        text_limit = property(lambda self: self)
+
+        def count_tokens(self, texts):
+            return [2 + len(text.split()) for text in texts]
+
+    monkeypatch.setattr("genius.engine.opening.load_model", lambda name, device="cpu": Limited(str(name)))
+    file = tmp_path / "notes.jsonl"
+    file.write_text(json.dumps({"id": "long", "text": "Red apples here. Green grass there. Blue sky above."}))
+    done = genius("index", file, "--to", "whole")
+    assert "1 texts are longer than the encoder reads" in done.err and "--split-texts" in done.err
+    done = genius("index", file, "--to", "split", "--split-texts", "--format", "json")
+    assert "longer" not in done.err and json.loads(done.out)["long_texts"] == 0
+    found = genius("search", "green", "--in", "split")
+    assert "Green grass there." in found.out and "Red" not in found.out
+    (hit,) = json.loads(genius("search", "green", "--in", "split", "--format", "json").out)
+    assert hit["text"][slice(*hit["span"])] == "Green grass there."
+    assert "Green grass there." in genius("search", "green", "--in", "split", "--format", "html").out
+    refused = genius("index", file, "--to", "whole", "--split-texts")
+    assert refused.code == 2 and "made without --split-texts" in refused.err

@@ -163,3 +163,18 @@ def test_a_text_whose_image_is_missing_is_sent_alone(client):
     assert (result.added, result.report.noted, result.report.skipped) == (1, 1, 1)
     assert client.get("lone").meta == {"image_missing": True}
     client.remove("lone")
+
+
+def test_hits_in_long_texts_say_which_passage_was_found(tmp_path, fake, module_kit):
+    model = fake.FakeModel()
+    model.max_tokens, model.text_limit = 6, model
+    model.count_tokens = lambda texts: [2 + len(text.split()) for text in texts]
+    with Engine.create(tmp_path / "index", model, split_texts=True) as engine:
+        text = "Red apples 🍎. Green grass here. Blue sky above."
+        engine.add([Item("long", text=text), Item("black", text="black")])
+        with module_kit.live(engine, key=KEY) as running, Client(running.url, KEY) as client:
+            first, other = client.search("green", k=2)
+            assert first.passage == "Green grass here." and other.span is None
+            assert [first, other] == engine.search("green", k=2)
+            client.add([Item("more", text="White snow only. Purple rain again. Orange juice.")])
+            assert client.search("purple", k=1)[0].passage == "Purple rain again."

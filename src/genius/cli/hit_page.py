@@ -49,8 +49,8 @@ def _card(hit: Hit, jpeg: bytes | None) -> str:
         if hit.path is not None and Path(hit.path).is_absolute():
             picture = f'<a href="{escape(Path(hit.path).as_uri())}">{picture}</a>'
         parts.append(f'<div class="picture">{picture}</div>')
-    if hit.text:
-        parts.append(f"<p>{escape(hit.text)}</p>")
+    if hit.passage:
+        parts.append(f"<p>{escape(hit.passage)}</p>")
     sure = "" if hit.confidence is None else f", confidence {hit.confidence:.2f}"
     parts.append(f"<small>{hit.rank}. {name}{sure}</small>")
     return f"<li>{''.join(parts)}</li>"

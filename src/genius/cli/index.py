@@ -89,6 +89,10 @@ def index(
         bool | None,
         typer.Option("--vectors/--no-vectors", help="Keep vectors (default), or nothing but codes."),
     ] = None,
+    split_texts: Annotated[
+        bool | None,
+        typer.Option("--split-texts", help="Index texts longer than the encoder reads in passages."),
+    ] = None,
     device: Device = "cpu",
     cluster: Annotated[
         str | None,
@@ -146,6 +150,7 @@ def index(
                 encoder=encoder,
                 dim=_width(encoder, to, sources, tables),
                 vectors=vectors,
+                split_texts=split_texts,
                 device=device,
             ) as engine,
             engine.index.writing(),

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from genius.ingest.result import AddResult
     from genius.ingest.source import ItemSource
 
-COUNTS = ("added", "updated", "unchanged", "repeated", "skipped", "removed")
-RARE = ("repeated", "ignored")  # shown where there are any
+COUNTS = ("added", "updated", "unchanged", "repeated", "skipped", "removed", "long_texts")
+RARE = ("repeated", "ignored", "long_texts")  # shown where there are any
 
 
 def new_summary() -> dict[str, Any]:
@@ -70,10 +70,15 @@ def print_summary(summary: dict[str, Any], form: SummaryFormat, paths: list[str]
 
 def count_in(summary: dict[str, Any], source: ItemSource | None, added: AddResult) -> None:
     """Add what became of a source to the summary; repeated ids are said."""
-    for name in ("added", "updated", "unchanged", "repeated", "removed"):
+    for name in ("added", "updated", "unchanged", "repeated", "removed", "long_texts"):
         summary[name] += getattr(added, name)
     summary["skipped"] += added.report.skipped
     summary["ignored"].update(added.report.ignored)
+    if added.long_texts:
+        say(
+            f"{added.long_texts} texts are longer than the encoder reads: only their beginning is searched; "
+            "a new index with --split-texts searches all of it"
+        )
     if added.repeats:
         where = "" if source is None else f" in {source.place.name}"
         more = ", …" if added.repeated > len(added.repeats) else ""

@@ -68,6 +68,8 @@ def hit_fields(hit: Hit) -> dict[str, Any]:
     }
     if hit.text is not None:
         fields["text"] = hit.text
+    if hit.span is not None:
+        fields["span"] = list(hit.span)
     if hit.path is not None:
         fields["path"] = printable(hit.path)
     if hit.missing:
@@ -196,7 +198,7 @@ def _table(hits: Sequence[Hit]) -> Iterator[str]:
     sure = hits[0].confidence is not None
     rows = [["rank", *(["confidence"] if sure else []), "score", "modality", "id", "text"]]
     for hit in hits:
-        text = ("(file not found) " if hit.missing else "") + printable(" ".join((hit.text or "").split()))
+        text = ("(file not found) " if hit.missing else "") + printable(" ".join((hit.passage or "").split()))
         chance = [] if hit.confidence is None else [f"{hit.confidence:.2f}"]
         numbers = [str(hit.rank), *chance, f"{hit.score:.4f}"]
         rows.append([*numbers, hit.modality.value, printable(hit.id), text])

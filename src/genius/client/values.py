@@ -133,6 +133,7 @@ def hits_of(answer: Any) -> list[Hit]:
             meta=hit["meta"],
             confidence=hit["confidence"],
             missing=hit["missing"],
+            span=None if hit.get("span") is None else (hit["span"][0], hit["span"][1]),
         )
         for hit in answer["hits"]
     ]

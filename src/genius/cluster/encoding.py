@@ -39,6 +39,7 @@ class EncodingJob:
     fingerprint: str
     device: str
     vectors: bool
+    split_texts: bool
     parts: str
     sources: tuple[SourceSpec, ...]
     known_items: Any
@@ -84,7 +85,8 @@ class EncodingWorker:
 
     def _part(self, facts: dict[str, Any], batches: list[list[Item]]) -> dict[str, Any]:
         source = self.job.sources[facts["source"]]
-        name = part_name(source.label, facts["number"], self.job.fingerprint, self.job.vectors)
+        kind = f"{self.job.fingerprint}{' split' if self.job.split_texts else ''}"
+        name = part_name(source.label, facts["number"], kind, self.job.vectors)
         root = ItemSource.of(source.name).root
         if root is not None:
             batches = self._named(batches, root, source.label)
@@ -105,7 +107,9 @@ class EncodingWorker:
             "part": name if changed else "",
             "ids": ids,
             "encoded": sum(encoded for _, encoded in done),
-            "counts": [[b.updated, b.unchanged, b.repeated, b.skipped, b.notes] for b, _ in done],
+            "counts": [
+                [b.updated, b.unchanged, b.repeated, b.skipped, b.notes, b.long_texts] for b, _ in done
+            ],
         }
 
     def _named(self, batches: list[list[Item]], root: str, label: str) -> list[list[Item]]:
@@ -142,6 +146,7 @@ class EncodingWorker:
             self.readers,
             source=source.label,
             vectors=self.job.vectors,
+            split_texts=self.job.split_texts,
             exif=ItemSource.of(source.name).root is not None,
         )
         encoded = len(ready.records)

@@ -128,6 +128,7 @@ def _rows(
         fingerprint=index.settings["fingerprint"],
         device="cuda" if gpus else "cpu",
         vectors=index.dim is not None,
+        split_texts=index.split_texts,
         parts=parts,
         sources=own,
         known_items=known_items,

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from genius.ingest.add import EncodedBatch
-from genius.store.records import Amendment, Record, Stamp
+from genius.store.records import Amendment, Passages, Record, Stamp, checksum
 from genius.types import Item, Modality
 
 _ITEMS = pa.schema(
@@ -30,6 +30,7 @@ _ITEMS = pa.schema(
 _TEXTS = ("id", "modality", "text", "meta")
 _NUMBERS = ("size", "mtime_ns", "ctime_ns", "seen_ns")
 _SUMS = ("content_sum", "codes_sum")
+_PASSAGES = ("spans", "passage_codes", "passage_vectors")  # of long texts
 _NAMES = (  # in the order of `Record.columns`
     *("id", "modality", "path", "text", "source", "meta"), *_NUMBERS, "hash", "codes", "vector", *_SUMS
 )  # fmt: skip
@@ -42,7 +43,13 @@ def _type(name: str) -> pa.DataType:
 
 
 _RECORDS = pa.schema(
-    [("batch", pa.int32()), *((name, _type(name)) for name in _NAMES), ("thumbnail", pa.binary())]
+    [
+        ("batch", pa.int32()),
+        *((name, _type(name)) for name in _NAMES),
+        ("thumbnail", pa.binary()),
+        *((name, pa.binary()) for name in _PASSAGES),
+        ("passages_sum", pa.int64()),
+    ]
 )
 
 
@@ -88,6 +95,9 @@ def pack_batches(batches: Sequence[EncodedBatch]) -> bytes:
     for number, batch in enumerate(batches):
         for record in batch.records:
             values = dict(zip(_NAMES, record.columns(), strict=True))
+            passages = () if record.passages is None else record.passages.columns()[1:]
+            values |= dict(zip(_PASSAGES, passages, strict=bool(passages)))
+            values |= {"passages_sum": checksum(passages) if passages else None}
             rows.append({"batch": number, **values, "thumbnail": record.thumbnail})
     amended = json.dumps([[_amendment(change) for change in batch.amended] for batch in batches])
     return _pack(pa.Table.from_pylist(rows, schema=_RECORDS).replace_schema_metadata({"amended": amended}))
@@ -103,7 +113,9 @@ def unpack_batches(data: bytes) -> list[tuple[list[Record], list[Amendment]]]:
     ]
     for row in table.to_pylist():
         record = _record(row)
-        if tuple(row[name] for name in _SUMS) != record.columns()[-2:] or row["batch"] >= len(found):
+        passages = None if record.passages is None else checksum(record.passages.columns()[1:])
+        sums = (*record.columns()[-2:], passages)
+        if tuple(row[name] for name in (*_SUMS, "passages_sum")) != sums or row["batch"] >= len(found):
             raise DamagedPart(f"the record of {row['id']!r} fails its checksum")
         found[row["batch"]][0].append(record)
     return found
@@ -138,6 +150,19 @@ def _record(row: dict[str, Any]) -> Record:
         row["hash"],
         Stamp(*(row[name] for name in _NUMBERS)),
         row["thumbnail"],
+        _passages(row),
+    )
+
+
+def _passages(row: dict[str, Any]) -> Passages | None:
+    spans, codes, vectors = (row[name] for name in _PASSAGES)
+    if spans is None:
+        return None
+    count = len(spans) // 8 - 1
+    return Passages(
+        np.frombuffer(spans, dtype="<i4").reshape(-1, 2),
+        np.frombuffer(codes, dtype="<u2").reshape(count, -1),
+        None if vectors is None else np.frombuffer(vectors, dtype="<f2").reshape(count, -1),
     )
 
 

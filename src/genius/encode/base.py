@@ -57,6 +57,18 @@ class FusingEncoder(Protocol):
         """One vector for each (image, text), either of which may be absent, (n, dim)."""
 
 
+@runtime_checkable
+class CountsTokens(Protocol):
+    """An encoder that says how much of a text it reads: then longer ones can be indexed in passages."""
+
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens that are read of a text; the rest is cut."""
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """How many tokens texts have, with those that begin and end every text."""
+
+
 class Trainable(Protocol):
     """What stage 0 needs of any encoder: preprocessing apart from the towers, and one module to train."""
 

@@ -116,6 +116,15 @@ class FeatureFusionEncoder:
         """Padded token ids (n, length), on the CPU; 0 is padding."""
         return self.towers.prepare_texts(texts)
 
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens that are read of a text; the rest is cut."""
+        return self.towers.max_tokens
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """How many tokens texts have, with those that begin and end every text."""
+        return self.towers.count_tokens(texts)
+
     def item_vectors(
         self, pixels: Tensor, image_rows: Tensor, token_ids: Tensor, text_rows: Tensor
     ) -> Tensor:

@@ -54,6 +54,16 @@ class PretrainedTextTower(ABC):
             token_ids[row, : len(ids)] = torch.tensor(ids) + 1
         return token_ids
 
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens that are read of a text; the rest is cut."""
+        return self.context
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """How many tokens texts have, with those that begin and end every text."""
+        rows = self.tokenizer(self.readable(texts), verbose=False)["input_ids"] if texts else []
+        return [len(ids) for ids in rows]
+
     def readable(self, texts: Sequence[str]) -> list[str]:
         """The texts as the tokenizer gets them; lone surrogates become `?`."""
         texts = [text.encode("utf-8", "replace").decode() for text in texts]

@@ -13,6 +13,7 @@ from genius.data.images import open_image
 from genius.data.validate import valid_id
 from genius.errors import BadInput, IndexNotFound, ModelMismatch, ModelNotFound
 from genius.fitting.due import FitState
+from genius.ingest.embedding import text_limit
 from genius.ingest.item import THUMBNAIL, thumbnail
 from genius.locks import OrderedLock
 from genius.query.defaults import default_options
@@ -54,6 +55,7 @@ class OpenIndex:
         encoder: str | Path | None = None,
         dim: int | None = None,
         vectors: bool = True,
+        split_texts: bool = False,
         device: str = "cpu",
     ) -> Self:
         """Make an empty index in `folder` and open it.
@@ -62,12 +64,15 @@ class OpenIndex:
         without trained codes: a hub name such as `openai/clip-vit-base-patch32`, a folder, or `vectors` for
         embeddings of width `dim` that were made elsewhere. Such an index is searched exactly until it has
         some hundreds of items; then codes are fitted to them. Without `vectors`, nothing but codes is kept of
-        an item: the index is small, re-ranking is by codes.
+        an item: the index is small, re-ranking is by codes. With `split_texts`, texts that are longer than
+        the encoder reads are indexed in passages, and a hit says which one was found.
         """
         if encoder is not None:
-            return cls._create_for_encoder(Path(folder), model, encoder, dim, vectors, device)
+            return cls._create_for_encoder(Path(folder), model, encoder, dim, vectors, split_texts, device)
         model = DEFAULT_MODEL if model is None else model
         loaded = load_model(model, device) if isinstance(model, str | Path) else model
+        if split_texts and text_limit(loaded) is None:
+            raise BadInput(f"{loaded.name} does not say how much of a text it reads: leave out --split-texts")
         Index.create(
             Path(folder),
             model=loaded.name,
@@ -75,7 +80,7 @@ class OpenIndex:
             sizes=loaded.sizes,
             dim=loaded.dim,
             vectors=vectors,
-            notes={"search": dict(loaded.search_defaults)},
+            notes={"search": dict(loaded.search_defaults), **({"split_texts": True} if split_texts else {})},
         )
         return cls(Index.open(Path(folder)), loaded, device)
 
@@ -106,18 +111,25 @@ class OpenIndex:
         encoder: str | Path | None = None,
         dim: int | None = None,
         vectors: bool | None = None,
+        split_texts: bool | None = None,
         device: str = "cpu",
     ) -> Self:
         """Open the index in `folder`, or make one as `create` does.
 
-        Raises BadInput if the index that is there does not keep vectors as asked, IndexMismatch if it was
-        made by another model or encoder.
+        Raises BadInput if the index that is there does not keep vectors or split texts as asked,
+        IndexMismatch if it was made by another model or encoder.
         """
         try:
             engine = cls.open(folder, model=model, device=device)
         except IndexNotFound:
             return cls.create(
-                folder, model, encoder=encoder, dim=dim, vectors=vectors is not False, device=device
+                folder,
+                model,
+                encoder=encoder,
+                dim=dim,
+                vectors=vectors is not False,
+                split_texts=bool(split_texts),
+                device=device,
             )
         if encoder is not None:
             from genius.fitting.create import require_encoder
@@ -129,6 +141,13 @@ class OpenIndex:
             raise BadInput(
                 f"{folder} was made with{'' if has else 'out'} vectors: use another folder for the other kind"
             )
+        if split_texts is not None and split_texts != engine.index.split_texts:
+            splits = engine.index.split_texts
+            engine.close()
+            raise BadInput(
+                f"{folder} was made with{'' if splits else 'out'} --split-texts: use another folder for the "
+                "other kind"
+            )
         return engine
 
     @classmethod
@@ -139,6 +158,7 @@ class OpenIndex:
         encoder: str | Path,
         dim: int | None,
         vectors: bool,
+        split_texts: bool,
         device: str,
     ) -> Self:
         if model is not None:
@@ -150,7 +170,7 @@ class OpenIndex:
             )
         from genius.fitting.create import create_index
 
-        create_index(folder, encoder, dim, device)
+        create_index(folder, encoder, dim, device, split_texts=split_texts)
         return cls.open(folder, device=device)
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from genius.engine.opening import OpenIndex, is_storable
 from genius.errors import BadInput, IndexCorrupt
@@ -171,6 +172,7 @@ class IndexSearch(OpenIndex):
                     cuts = [page.left(one.items) for one in ranked]
                     rows = {item.row for left in cuts for item in left[: None if facets else page.end]}
                     records = self.index.truth.records(rows)
+                    spans = self.index.truth.spans(rows) if view.has_passages else {}
                     changed = pool is not None and self._filters.changed(pool)
             except CacheDamaged as error:
                 self.index.rebuild(str(error))
@@ -180,7 +182,7 @@ class IndexSearch(OpenIndex):
             if rows == records.keys():  # else the index changed: the next attempt holds changes back
                 results = [
                     SearchResult(
-                        _hits(left[page.offset : page.end], records, page.first_rank),
+                        _hits(left[page.offset : page.end], records, spans, page.first_rank),
                         one.beams,
                         one.leaves,
                         view.snapshot.generation.number,
@@ -313,7 +315,12 @@ class IndexSearch(OpenIndex):
         return [[next(embedded) for _ in several] for several in split]
 
 
-def _hits(ranked: Sequence[ScoredRow], records: dict[int, Record], first_rank: int) -> list[Hit]:
+def _hits(
+    ranked: Sequence[ScoredRow],
+    records: dict[int, Record],
+    spans: dict[int, NDArray[np.int32]],
+    first_rank: int,
+) -> list[Hit]:
     there = [(answer, records[answer.row]) for answer in ranked]
     return [
         Hit(
@@ -327,6 +334,15 @@ def _hits(ranked: Sequence[ScoredRow], records: dict[int, Record], first_rank: i
             meta=json.loads(record.meta),
             confidence=answer.confidence,
             missing=record.path is not None and not os.path.exists(record.path),  # noqa: PTH110
+            span=_span(spans.get(answer.row), answer.passage),
         )
         for number, (answer, record) in enumerate(there, start=first_rank)
     ]
+
+
+def _span(spans: NDArray[np.int32] | None, passage: int) -> tuple[int, int] | None:
+    """Start and end of a passage; None if the text has no others."""
+    if spans is None or passage >= len(spans):
+        return None
+    start, end = spans[passage].tolist()
+    return start, end

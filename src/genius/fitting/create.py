@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from genius.encode.base import load_encoder
+from genius.encode.base import CountsTokens, load_encoder
 from genius.errors import BadInput, IndexMismatch
 from genius.files import make_folder
 from genius.fitting.folder import EXACT_SEARCH, FitRecord, fit_digest, fit_name, unfitted, write_fit
@@ -16,16 +16,25 @@ from genius.store.index import Index
 VECTORS = "vectors"  # the encoder of embeddings that were made elsewhere
 
 
-def create_index(folder: Path, encoder: str | Path, dim: int | None = None, device: str = "cpu") -> None:
+def create_index(
+    folder: Path,
+    encoder: str | Path,
+    dim: int | None = None,
+    device: str = "cpu",
+    *,
+    split_texts: bool = False,
+) -> None:
     """Make an empty index in `folder` whose items are embedded by `encoder`.
 
     That is a hub name, a folder of transformers or sentence-transformers, or `vectors` for embeddings of
-    width `dim` that come with the items.
+    width `dim` that come with the items. With `split_texts`, long texts are indexed in passages.
     """
     if (folder / INDEX_FILE).exists():
         raise BadInput(f"{folder} holds an index already: open it, or choose another folder")
     kind, source = _identify(encoder, dim)
     loaded = load_encoder(kind, source, device)
+    if split_texts and not isinstance(loaded, CountsTokens):
+        raise BadInput(f"{encoder} does not say how much of a text it reads: leave out --split-texts")
     table = {"name": kind, "source": source, "fingerprint": loaded.fingerprint, "instructions": False}
     quantizer = unfitted(loaded.dim)
     make_folder(folder)
@@ -37,7 +46,7 @@ def create_index(folder: Path, encoder: str | Path, dim: int | None = None, devi
         fingerprint=model_fingerprint(loaded.fingerprint, quantizer, written),
         sizes=quantizer.sizes,
         dim=loaded.dim,
-        notes={"search": EXACT_SEARCH},
+        notes={"search": EXACT_SEARCH, **({"split_texts": True} if split_texts else {})},
         fit=record.as_setting(),
     )
 

@@ -11,22 +11,20 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 
-import numpy as np
-
 from genius.data.remote import fetched
 from genius.data.report import Report, printable
 from genius.data.texts import clean_text
 from genius.data.urls import is_url
-from genius.data.validate import unit_vector, valid_id
-from genius.encode.base import Parts
+from genius.data.validate import valid_id
 from genius.errors import BadInput, GeniusError, MissingImage
+from genius.ingest.embedding import embedded_records, is_long, with_passages
 from genius.ingest.item import NO_IMAGE, PendingItem, digest, keep_image, read_item
 from genius.ingest.result import WITHOUT_IMAGE, AddResult
 from genius.ingest.seen import SeenIds
 from genius.retrieval_model import RetrievalModel
 from genius.store.index import Index
 from genius.store.records import Amendment, Known, Record
-from genius.types import Item, Modality
+from genius.types import Item
 
 BATCH = 64  # items encoded and committed together
 READERS = 4  # threads that read and decode files
@@ -46,6 +44,7 @@ class EncodedBatch:
     repeated: int = 0  # items of this batch that a later one of it replaced
     skipped: list[tuple[str, str]] = field(default_factory=list)  # ids and reasons
     notes: list[tuple[str, str]] = field(default_factory=list)  # ids, and what is missing
+    long_texts: int = 0  # longer than the encoder reads, and not split
     updated_again: int = 0  # of the changes, those of items that came before in the same run
     unchanged_again: int = 0
 
@@ -56,6 +55,7 @@ class EncodedBatch:
         result.updated += self.updated + amended - self.updated_again
         result.unchanged += self.unchanged - self.unchanged_again
         result.repeated += self.repeated + self.updated_again + self.unchanged_again
+        result.long_texts += self.long_texts
         for name, reason in self.skipped:
             result.report.skip(name, reason)
         for name, what in self.notes:
@@ -89,6 +89,7 @@ def add_items(
                 readers,
                 source=source,
                 vectors=index.dim is not None,
+                split_texts=index.split_texts,
                 allow_urls=allow_urls,
                 exif=exif,
             )
@@ -146,10 +147,14 @@ def encode_batch(
     *,
     source: str | None,
     vectors: bool,
+    split_texts: bool = False,
     allow_urls: bool = False,
     exif: bool = False,
 ) -> EncodedBatch:
-    """One batch read and encoded; `known` is what is stored of its items, and nothing is written."""
+    """One batch read and encoded; `known` is what is stored of its items, and nothing is written.
+
+    With `split_texts`, texts that are longer than the encoder reads are encoded in passages.
+    """
     result = EncodedBatch()
     last: dict[str, Item] = {}
     for item in batch:
@@ -162,6 +167,10 @@ def encode_batch(
     read = partial(_read, known=known, source=source, allow_urls=allow_urls, exif=exif)
     outcomes = readers.map(read, last.values())
     pending = _sort(last, outcomes, result)
+    if split_texts:
+        pending = [with_passages(model, one) for one in pending]
+    else:
+        result.long_texts = sum(is_long(model, one) for one in pending)
     result.records = _encode(model, pending, vectors, result)
     result.updated = sum(record.id in known for record in result.records)
     return result
@@ -255,7 +264,7 @@ def _encode(
     if not pending:
         return []
     try:
-        return _records(model, pending, vectors)
+        return embedded_records(model, pending, vectors)
     except Exception as error:
         if isinstance(error, GeniusError) and not isinstance(error, BadInput):
             raise  # the model's or the disk's fault, not the item's
@@ -263,46 +272,3 @@ def _encode(
             result.skipped.append((shown_id(pending[0].id), f"cannot be encoded: {printable(error)}"))
             return []
     return [record for one in pending for record in _encode(model, [one], vectors, result)]
-
-
-def _parts(model: RetrievalModel, pending: Sequence[PendingItem]) -> Parts:
-    """Image and text embeddings of items; one that comes with its embedding is not encoded."""
-    own = [row for row, one in enumerate(pending) if one.vector is not None]
-    if not own:
-        return model.embed_items([one.image for one in pending], [one.text for one in pending])
-    shape = (len(pending), model.dim)
-    parts = Parts(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
-    for row in own:
-        one = pending[row]
-        part = parts.text if one.modality is Modality.TEXT else parts.image
-        part[row] = unit_vector(one.vector, model.dim)
-    rest = [row for row, one in enumerate(pending) if one.vector is None]
-    if rest:
-        encoded = model.embed_items([pending[row].image for row in rest], [pending[row].text for row in rest])
-        parts.image[rest], parts.text[rest] = encoded.image, encoded.text
-    return parts
-
-
-def _records(model: RetrievalModel, pending: Sequence[PendingItem], vectors: bool) -> list[Record]:
-    parts = _parts(model, pending)
-    phi = model.phi(parts)
-    if not np.isfinite(phi).all():
-        raise BadInput("its vector has NaN or infinite entries")
-    codes = model.codes(parts, [one.modality for one in pending])
-    half = phi.astype(np.float16)
-    return [
-        Record(
-            one.id,
-            one.modality,
-            codes[number],
-            half[number] if vectors else None,
-            one.path,
-            one.text,
-            one.source,
-            one.meta,
-            one.hash,
-            one.stamp,
-            one.thumbnail,
-        )
-        for number, one in enumerate(pending)
-    ]

@@ -52,6 +52,7 @@ class PendingItem:
     thumbnail: bytes | None
     modality: Modality
     vector: NDArray[np.float32] | None = None  # an embedding that came with the item, unit length
+    spans: tuple[tuple[int, int], ...] = ()  # start and end of the passages of a long text
 
 
 def read_item(

@@ -20,6 +20,7 @@ class AddResult:
     unchanged: int = 0
     repeated: int = 0  # items whose id came before in the same run: the last one counts
     repeats: list[str] = field(default_factory=list)  # the first of those ids
+    long_texts: int = 0  # of those added or updated: only their beginning is read, as texts are not split
     removed: int = 0  # items that their source no longer has, with pruning
     report: Report = field(default_factory=Report)  # what was skipped, and why
 

@@ -44,7 +44,13 @@ def update_items(
             for source, items in update.by_source.items():
                 known = index.truth.known([item.id for item in items])
                 encoded = encode_batch(
-                    model(), items, known, readers, source=source, vectors=index.dim is not None
+                    model(),
+                    items,
+                    known,
+                    readers,
+                    source=source,
+                    vectors=index.dim is not None,
+                    split_texts=index.split_texts,
                 )
                 update.add(encoded)
             index.add(update.done.records, update.done.amended)
@@ -128,3 +134,4 @@ class _Update:
         self.done.updated += encoded.updated
         self.done.unchanged += encoded.unchanged
         self.done.repeated += encoded.repeated
+        self.done.long_texts += encoded.long_texts

@@ -70,7 +70,7 @@ def mcp_server(engine: Engine) -> MCPServer:
 
 
 def _fields(hit: Hit) -> dict[str, Any]:
-    fields = {"id": hit.id, "modality": hit.modality.value, "score": round(hit.score, 4), "text": hit.text}
+    fields = {"id": hit.id, "modality": hit.modality.value, "score": round(hit.score, 4), "text": hit.passage}
     if hit.confidence is not None:
         fields["confidence"] = round(hit.confidence, 4)
     return {**fields, "picture": hit.modality is not Modality.TEXT, "meta": dict(hit.meta)}

@@ -22,7 +22,7 @@ class Child(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """All items whose codes begin with a prefix."""
+    """All items whose codes begin with a prefix; a text in passages counts once for each of them."""
 
     prefix: tuple[int, ...]
     items: int
@@ -93,8 +93,8 @@ def _rows(view: PoolView, found: Sequence[tuple[TrieSegment, Nodes]], most: int)
     rows: list[int] = []
     for segment, node in found:
         ordinals = segment.trie.rows(_visible(segment, node, most - len(rows)))
-        rows += view.rows(ordinals).tolist()
-    return rows
+        rows += view.items_of(ordinals).tolist()
+    return list(dict.fromkeys(rows))
 
 
 def _visible(segment: TrieSegment, node: Nodes, most: int) -> Ints:

@@ -41,7 +41,7 @@ def browse(
     for name, value in (("limit", limit), ("offset", offset)):
         if value is not None and (not isinstance(value, int) or value < 0):
             raise BadInput(f"{name} {value!r}: must be a whole number, at least 0")
-    rows = view.rows(np.flatnonzero(view.live if pool is None else pool.mask))
+    rows = view.rows(np.flatnonzero(view.live_items if pool is None else pool.items))
     after = 0 if cursor is None else PageCursor.parse(cursor).through
     start = int(np.searchsorted(rows, after, "right")) + offset
     end = len(rows) if limit is None else start + limit

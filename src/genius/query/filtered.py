@@ -87,6 +87,17 @@ class FilteredPool:
             self._arrays[what, modality] = make()
         return self._arrays[what, modality]
 
+    @cached_property
+    def items(self) -> Bools:
+        """Which of them are items, not passages of one, by ordinal."""
+        return self.mask & self.view.live_items if self.view.has_passages else self.mask
+
+    def count(self, modality: Modality | None) -> int:
+        """How many items of a modality there are, or of all."""
+        if not self.view.has_passages:
+            return len(self.ordinals(modality))
+        return int(np.count_nonzero(self.items & self._mask(modality)))
+
     def _mask(self, modality: Modality | None) -> Bools:
         return self.mask if modality is None else self.mask & self.view.mask(modality)
 
@@ -126,6 +137,9 @@ class Filters:
         mask = self._mask(expression, view, start, states)
         if before is not None:
             mask = np.concatenate([before.kept, mask])
+        if view.has_passages:
+            passages, items = view.passages
+            mask[passages] = mask[items]
         settled = None if before is None else before.settled_for(view)
         state = MIXED if len(states) > 1 else next(iter(states), None)
         pool = FilteredPool(expression, view, mask & view.live, state, mask[: view.settled], settled)

@@ -60,18 +60,28 @@ def rank_with_words(
     matching = _allowed(view, words.rows, query, pool)
     if not len(matching):
         return found, compare(view, codebooks, query, found)
+    matching = view.with_passages(matching)
     more = matching[~np.isin(matching, found.rows)]
     ordinals = np.concatenate([found.rows, more])
     codes = np.concatenate([found.codes, view.codes(more)])
     every = RankedItems(ordinals, np.zeros(len(ordinals), np.float32), codes, found.beams, found.leaves)
     compared = compare(view, codebooks, query, every)
     deviation = max(_deviation(compared), least)
-    by_words = np.array([scores.get(row, 0.0) for row in view.rows(ordinals).tolist()], dtype=np.float32)
+    by_words = np.array([scores.get(row, 0.0) for row in view.items_of(ordinals).tolist()], dtype=np.float32)
     sure = compared.similar + np.float32(deviation * weights.full) * by_words**4
     similar = sure + np.float32(deviation * weights.share) * by_words
-    order = np.lexsort((ordinals, *codes.T[::-1], -similar))[:k]
+    order = np.lexsort((ordinals, *codes.T[::-1], -similar))
+    order = order[best_passages(view, ordinals[order])][:k]
     best = RankedItems(ordinals[order], similar[order], codes[order], found.beams, found.leaves)
     return best, compared._replace(similar=similar[order], sure=sure[order])
+
+
+def best_passages(view: PoolView, ordinals: Ints) -> Ints:
+    """Places of the first ordinal of every item, in a ranking of passages."""
+    if not view.has_passages:
+        return np.arange(len(ordinals))
+    _, first = np.unique(view.items_of(ordinals), return_index=True)
+    return np.sort(first)
 
 
 def rank_all_with_words(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from genius.query.comparing import Similarities, compare, confidence_logits, con
 from genius.query.embedding import EmbeddedSubquery
 from genius.query.exhaustive import is_exhaustive, rank_all
 from genius.query.filtered import FilteredPool
-from genius.query.hybrid import rank_all_with_words
+from genius.query.hybrid import best_passages, rank_all_with_words
 from genius.query.merging import merge_rankings
 from genius.query.view import PoolView
 from genius.query.words import WordMatches
@@ -30,6 +31,7 @@ class ScoredRow(NamedTuple):
     score: float
     codes: tuple[int, ...]
     confidence: float | None = None  # None without a calibration
+    passage: int = 0  # the one that was found, if the text has several
 
 
 class Ranking(NamedTuple):
@@ -55,7 +57,7 @@ def rank(
     query, the items that have words of it; None for a ranking by vectors alone.
     """
     flat = [one for several in queries for one in several]
-    found = iter(_find(view, searcher, model, flat, options, pool))
+    found = iter(_find_items(view, searcher, model, flat, options, pool))
     calibration = _calibration(model, view)
     ranked = []
     for number, several in enumerate(queries):
@@ -82,7 +84,7 @@ def pool_size(view: PoolView, pool: FilteredPool | None, query: Sequence[Embedde
     """How many items a query could find."""
     modalities = [one.subquery.modality for one in query]
     if pool is not None:
-        return sum(len(pool.ordinals(modality)) for modality in modalities)
+        return sum(pool.count(modality) for modality in modalities)
     return sum(len(view) if modality is None else view.count(modality) for modality in modalities)
 
 
@@ -90,6 +92,26 @@ def _calibration(model: RetrievalModel, view: PoolView) -> Calibration | None:
     """The model's calibration for what the index keeps; a model of one's own need not have any."""
     by: Mapping[str, Calibration] = getattr(model, "calibrations", {})
     return by.get("vectors" if view.has_vectors else "codes")
+
+
+def _find_items(
+    view: PoolView,
+    searcher: Searcher,
+    model: RetrievalModel,
+    flat: Sequence[EmbeddedSubquery],
+    options: SearchOptions,
+    pool: FilteredPool | None,
+) -> list[RankedItems]:
+    """What each sub-query finds, of every item the best passage alone."""
+    if not view.has_passages:
+        return _find(view, searcher, model, flat, options, pool)
+    depth = 2 * options.k
+    while True:
+        found = _find(view, searcher, model, flat, replace(options, k=depth), pool)
+        best = [one.take(best_passages(view, one.rows)[: options.k]) for one in found]
+        if all(len(own) == options.k or len(one) < depth for own, one in zip(best, found, strict=True)):
+            return best
+        depth *= 2  # too many were passages of the same items
 
 
 def _find(
@@ -162,10 +184,10 @@ def _search_masked(
 
 
 def _scored(view: PoolView, found: RankedItems) -> list[ScoredRow]:
-    rows = view.rows(found.rows)
+    rows, items = view.rows(found.rows), view.items_of(found.rows)
     return [
-        ScoredRow(int(row), float(score), tuple(codes.tolist()))
-        for row, score, codes in zip(rows, found.scores, found.codes, strict=True)
+        ScoredRow(int(item), float(score), tuple(codes.tolist()), passage=int(row - item))
+        for item, row, score, codes in zip(items, rows, found.scores, found.codes, strict=True)
     ]
 
 

@@ -1,8 +1,9 @@
 """A snapshot of the index made searchable: its segments, their vectors, and samples of each modality.
 
 Ordinals number the items of a view in the order of their rows: first those of the generation, then one for
-each row since. Removed items keep theirs, so that no other item's changes. Everything here is a function of
-the committed state, never of what the process did before, so replicas of one index agree.
+each row since. Removed items keep theirs, so that no other item's changes. Where long texts are in passages,
+each passage after the first has an ordinal of its own, after that of its item. Everything here is a function
+of the committed state, never of what the process did before, so replicas of one index agree.
 """
 
 from __future__ import annotations
@@ -95,7 +96,38 @@ class PoolView:
 
     def __len__(self) -> int:
         settled = self.segments[0].allowed
-        return (self.settled if settled is None else settled.items) + len(self.snapshot.delta)
+        entries = (self.settled if settled is None else settled.items) + len(self.snapshot.delta)
+        return entries - int(self._passage_counts.sum())
+
+    @property
+    def has_passages(self) -> bool:
+        """Whether there may be items with several passages."""
+        return len(self.snapshot.passages) > 0
+
+    @cached_property
+    def passages(self) -> tuple[Ints, Ints]:
+        """Ordinals of the passages after the first of their items, ascending, and those of their items."""
+        passages, items = self.snapshot.passages.rows()
+        return self.ordinals(passages), self.ordinals(items)
+
+    @cached_property
+    def _passage_counts(self) -> Ints:
+        """How many passages after the first there are of each modality."""
+        if not self.has_passages:
+            return np.zeros(len(MODALITIES), dtype=np.int64)
+        ordinals, _ = self.passages
+        return np.bincount(self.modalities_of(ordinals[self.live[ordinals]]), minlength=len(MODALITIES))
+
+    def items_of(self, ordinals: Ints) -> Ints:
+        """Rows in the truth of the items that these ordinals, of items or of passages, belong to."""
+        return self.snapshot.passages.items_of(self.rows(ordinals))
+
+    def with_passages(self, items: Ints) -> Ints:
+        """Ordinals of items and of all their passages."""
+        if not self.has_passages:
+            return items
+        passages, owners = self.passages
+        return np.concatenate([items, passages[np.isin(owners, items)]])
 
     @property
     def has_vectors(self) -> bool:
@@ -130,6 +162,15 @@ class PoolView:
         live[self.settled + self.snapshot.delta.rows - self._first] = True
         return live
 
+    @cached_property
+    def live_items(self) -> Bools:
+        """The same without passages."""
+        if not self.has_passages:
+            return self.live
+        live = self.live.copy()
+        live[self.passages[0]] = False
+        return live
+
     def vectors(self, ordinals: Ints) -> NDArray[np.float16]:
         """Vectors phi, (n, dim); raises CacheDamaged if the cache is not what was written."""
         assert self.snapshot.vectors is not None
@@ -159,7 +200,7 @@ class PoolView:
     def sample(self, modality: Modality) -> ModalitySample:
         """Items that stand for all of this modality: evenly spread over its rows."""
         if modality not in self._samples:
-            count = self.count(modality)
+            count = self._entries(modality)
             ranks = np.linspace(0, count - 1, min(SAMPLE, count)).astype(np.int64)
             some = self._nth(modality, ranks)
             if self.has_vectors:
@@ -199,6 +240,10 @@ class PoolView:
 
     def count(self, modality: Modality) -> int:
         """How many items have this modality."""
+        return self._entries(modality) - int(self._passage_counts[MODALITIES.index(modality)])
+
+    def _entries(self, modality: Modality) -> int:
+        """How many items and passages have this modality."""
         kind = MODALITIES.index(modality)
         return self.base.modalities.total(kind) - len(self._removed[kind]) + len(self._fresh[kind])
 

@@ -43,6 +43,12 @@ class RankedItems:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def take(self, places: Ints) -> RankedItems:
+        """Those at these places of the ranking."""
+        return RankedItems(
+            self.rows[places], self.scores[places], self.codes[places], self.beams, self.leaves
+        )
+
     @classmethod
     def none(cls, levels: int) -> RankedItems:
         """Nothing found."""

@@ -240,6 +240,7 @@ def _hit(hit: Hit, originals: bool) -> dict[str, Any]:
         "meta": _shown_meta(hit.meta, originals),
         "path": hit.path if originals else None,
         "missing": hit.missing,
+        "span": hit.span,
     }
 
 

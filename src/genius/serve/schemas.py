@@ -167,6 +167,11 @@ class HitResponse(ItemResponse):
     )
     rank: int
     missing: bool = Field(False, description="Whether its file is not where it was.")
+    span: tuple[int, int] | None = Field(
+        None,
+        description="Start and end, in code points, of the passage of `text` that was found; null where the "
+        "text is not in passages.",
+    )
 
 
 class FacetValue(BaseModel):

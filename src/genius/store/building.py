@@ -22,7 +22,7 @@ class GenerationBuilder:
         self.levels = len(sizes)
 
     def items(self, through: int, *, vectors: bool) -> RecordBatch:
-        """All items up to the row `through`."""
+        """All items up to the row `through`, with their passages."""
         dim = self.dim if vectors else None
         empty = RecordBatch(
             np.zeros(0, np.int64),
@@ -30,7 +30,7 @@ class GenerationBuilder:
             np.zeros((0, self.levels), np.uint16),
             None if dim is None else np.zeros((0, dim), np.float16),
         )
-        return RecordBatch.join([empty, *self.truth.batches(self.levels, dim, through=through)])
+        return RecordBatch.join([empty, *self.truth.entries(self.levels, dim, through=through)])
 
     def arrays(self, items: RecordBatch) -> dict[str, AnyArray]:
         """Row numbers, modalities and the trie of the codes."""
@@ -46,7 +46,7 @@ class GenerationBuilder:
         """The vectors of all `count` items up to `through`, piece by piece; nothing where none are kept."""
         if self.dim is None:
             return {}
-        parts = self.truth.batches(self.levels, self.dim, through=through)
+        parts = self.truth.entries(self.levels, self.dim, through=through)
         pieces = (part.vectors for part in parts if part.vectors is not None)
         return {"vectors": Stream("<f2", (count, self.dim), pieces)}
 

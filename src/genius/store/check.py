@@ -73,10 +73,10 @@ def _truth_problems(index: Index, findings: CheckReport) -> Iterator[str]:
     index.truth.settings()
     index.truth.removed(index.truth.last_row())
     index.truth.check_thumbnails()
+    index.truth.check_passages()
     sizes = np.array(index.settings["sizes"])
-    for batch in index.truth.batches(index.levels, index.dim):
-        findings.items += len(batch)
-        index.truth.records(batch.rows.tolist())  # verifies the checksums of the content
+    for batch in index.truth.entries(index.levels, index.dim):
+        findings.items += len(index.truth.records(batch.rows.tolist()))  # verifies checksums of the content
         outside = (batch.codes >= sizes).any(axis=1)
         for row in batch.rows[outside]:
             yield f"{file}: row {row} has codes that the model does not have"
@@ -115,7 +115,7 @@ def _cache_problems(index: Index) -> Iterator[str]:
         return
     for _ in range(10):  # somebody may be writing
         snapshot = index.snapshot()
-        rows = index.truth.rows()
+        rows = np.sort(np.concatenate([index.truth.rows(), index.truth.passage_rows().rows()[0]]))
         if index.truth.change() == snapshot.change:
             break
     found = np.concatenate([snapshot.runs.rows(np.flatnonzero(snapshot.alive())), snapshot.delta.rows])

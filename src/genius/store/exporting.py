@@ -2,10 +2,11 @@
 
 The first line (or member) is the head: format, model, sizes and the number of items. An item is one object:
 `id`, `modality`, `codes`, and where there are any `path`, `text`, `source`, `meta`, `vector` (float16,
-base64), `thumbnail` (JPEG, base64) and, in a tar, `file`, the member with its image. Codes that were fitted
-to the items bring their model along: lines `{"model_file": name, "data": base64}` before the items, in as
-many parts as a file needs. The last line (or member) is the end mark: the number of items and a digest of
-every byte before it.
+base64), `thumbnail` (JPEG, base64), `passages` (of a long text: `start` and `end` in it and, but for the
+first, `codes` and `vector`) and, in a tar, `file`, the member with its image. Codes that were fitted to the
+items bring their model along: lines `{"model_file": name, "data": base64}` before the items, in as many parts
+as a file needs. The last line (or member) is the end mark: the number of items and a digest of every byte
+before it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 from genius.data.images import MAX_BYTES, SUFFIXES
 from genius.files import read_regular_file
 from genius.store.index import FILES, Index, fixed_settings
-from genius.store.records import Record
+from genius.store.records import Passages, Record, Vectors
 
 FORMAT = "genius-items-2"
 HEAD, ITEMS, END = "index.json", "items", "end.json"  # members of a tar
@@ -115,7 +116,10 @@ def _records(index: Index, vectors: bool) -> Iterator[Record]:
         found = index.truth.records(batch.rows.tolist())
         for number, row in enumerate(batch.rows.tolist()):
             vector = None if batch.vectors is None else batch.vectors[number]
-            yield replace(found[row], vector=vector, thumbnail=index.truth.thumbnail(row))
+            passages = index.truth.passages(row)
+            if passages is not None and not vectors:
+                passages = replace(passages, vectors=None)
+            yield replace(found[row], vector=vector, thumbnail=index.truth.thumbnail(row), passages=passages)
 
 
 def _fields(record: Record) -> dict[str, Any]:
@@ -130,10 +134,26 @@ def _fields(record: Record) -> dict[str, Any]:
     fields["meta"] = json.loads(record.meta)
     fields["hash"] = record.hash.hex()
     if record.vector is not None:
-        fields["vector"] = base64.b64encode(record.vector.astype("<f2").tobytes()).decode()
+        fields["vector"] = _base64(record.vector)
+    if record.passages is not None:
+        fields["passages"] = list(_passages(record.passages))
     if record.thumbnail is not None:
         fields["thumbnail"] = base64.b64encode(record.thumbnail).decode()
     return fields
+
+
+def _passages(passages: Passages) -> Iterator[dict[str, Any]]:
+    for number, (start, end) in enumerate(passages.spans.tolist()):
+        fields: dict[str, Any] = {"start": start, "end": end}
+        if number:
+            fields["codes"] = passages.codes[number - 1].tolist()
+            if passages.vectors is not None:
+                fields["vector"] = _base64(passages.vectors[number - 1])
+        yield fields
+
+
+def _base64(vector: Vectors) -> str:
+    return base64.b64encode(vector.astype("<f2").tobytes()).decode()
 
 
 def _image(index: Index, record: Record) -> bytes | None:

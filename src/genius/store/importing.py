@@ -29,7 +29,7 @@ from genius.store.connection import INDEX_FILE
 from genius.store.export_file import ExportFile, ExportLine, open_export
 from genius.store.exporting import FORMAT, MODEL_FILES
 from genius.store.index import FILES, Index
-from genius.store.records import Record, Stamp
+from genius.store.records import Passages, Record, Stamp, Vectors
 from genius.types import Modality
 
 BATCH = 1024  # items committed together
@@ -129,12 +129,7 @@ def _record(line: ExportLine, head: dict[str, Any]) -> tuple[Record, str | None]
     fields = json.loads(line.data)
     if not isinstance(fields, dict):
         raise BadInput("it is not an object")
-    vector = None
-    if head["vectors"]:
-        raw = base64.b64decode(fields["vector"], validate=True)
-        if len(raw) != 2 * head["dim"]:
-            raise BadInput(f"its vector has {len(raw)} bytes instead of {2 * head['dim']}")
-        vector = valid_vector(np.frombuffer(raw, dtype="<f2").astype(np.float16), head["dim"])
+    vector = _vector(fields, head)
     thumbnail = fields.get("thumbnail")
     hash = bytes.fromhex(fields["hash"])
     image = fields.get("file")
@@ -153,7 +148,35 @@ def _record(line: ExportLine, head: dict[str, Any]) -> tuple[Record, str | None]
         stamp=Stamp(),  # the next `index` compares hashes, and until then nobody opens the path
         thumbnail=None if thumbnail is None else valid_thumbnail(base64.b64decode(thumbnail, validate=True)),
     )
-    return record, image
+    return replace(record, passages=_passages(fields, head)), image
+
+
+def _vector(fields: dict[str, Any], head: dict[str, Any]) -> Vectors | None:
+    if not head["vectors"]:
+        return None
+    raw = base64.b64decode(fields["vector"], validate=True)
+    if len(raw) != 2 * head["dim"]:
+        raise BadInput(f"its vector has {len(raw)} bytes instead of {2 * head['dim']}")
+    return valid_vector(np.frombuffer(raw, dtype="<f2").astype(np.float16), head["dim"])
+
+
+def _passages(fields: dict[str, Any], head: dict[str, Any]) -> Passages | None:
+    """The passages of a long text."""
+    every = fields.get("passages")
+    if every is None:
+        return None
+    spans = [(one["start"], one["end"]) for one in every]
+    length = len(fields["text"])
+    numbers = all(type(place) is int for span in spans for place in span)
+    right = numbers and all(0 <= start < end <= length for start, end in spans)
+    if not right or not 1 < len(spans) <= length or spans[0][0] != 0:
+        raise BadInput("its passages are no parts of its text")
+    vectors = [vector for one in every[1:] if (vector := _vector(one, head)) is not None]
+    return Passages(
+        np.array(spans, dtype=np.int32),
+        np.stack([valid_codes(one["codes"], head["sizes"]) for one in every[1:]]),
+        np.stack(vectors) if vectors else None,
+    )
 
 
 def _path(path: object) -> str | None:
@@ -171,7 +194,8 @@ def _stored(
     """The records as the index keeps them: with their images beside it, and vectors only if it has any."""
     for record, image in records:
         if index.dim is None:
-            record = replace(record, vector=None)
+            passages = record.passages and replace(record.passages, vectors=None)
+            record = replace(record, vector=None, passages=passages)
         if image is not None:
             target = _unpack(export.file(image), index.folder.absolute() / FILES, Path(image).suffix)
             record = replace(record, path=str(target), stamp=Stamp.of(target.stat()))

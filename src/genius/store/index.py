@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from genius import files
 from genius.errors import BadInput, IndexLocked, IndexMismatch, StorageError
 from genius.failpoints import failpoint
@@ -19,7 +21,7 @@ from genius.store.delta import Delta
 from genius.store.generations import Generation
 from genius.store.large_array import CacheDamaged
 from genius.store.lock import WriterLock
-from genius.store.records import Amendment, Record
+from genius.store.records import Amendment, PassageRows, Record
 from genius.store.repair import REPAIRED, finish_repair
 from genius.store.snapshot import GenerationRef, Snapshot
 from genius.store.truth import Truth
@@ -57,6 +59,7 @@ class Index:
         self._pinned: GenerationRef | None = None  # what the generation in use answers to
         self._snapshot: Snapshot | None = None
         self._delta: Delta | None = None  # of the generation in use
+        self._passages: tuple[int, PassageRows] | None = None  # up to which row they are known
 
     def _use(self, settings: dict[str, Any]) -> None:
         """Take over the settings of the truth."""
@@ -75,6 +78,11 @@ class Index:
     def embeds(self) -> bool:
         """Whether its model can embed images or texts; not if all vectors were made elsewhere."""
         return not str((self.settings.get("fit") or {}).get("encoder", "")).startswith("vectors-")
+
+    @property
+    def split_texts(self) -> bool:
+        """Whether texts that are longer than the encoder reads are indexed in passages."""
+        return bool(self.settings["notes"].get("split_texts"))
 
     @property
     def model_source(self) -> str:
@@ -259,7 +267,7 @@ class Index:
     def worth_compacting(self) -> bool:
         """Whether the delta or the tombstones have grown enough to slow a search down."""
         pinned = self.pinned()
-        added, removed = self.truth.since(pinned.through)
+        added, removed = self.truth.last_row() - pinned.through, self.truth.removed_digest()[0]
         return added > max(1000, pinned.items // 10) or removed > max(1000, pinned.items // 5)
 
     # --- reading ------------------------------------------------------------------------------------------
@@ -282,7 +290,7 @@ class Index:
                 if len(damaged) == 2:  # once, a compaction may have replaced it between our two looks at it
                     break
             except IndexLocked:  # it was changed while we read it without write permission
-                self._snapshot = self._delta = None  # what was read may be of two states
+                self._snapshot = self._delta = self._passages = None  # what was read may be of two states
                 if attempt == ATTEMPTS - 1:
                     raise
         return self.rebuild(str(damaged[-1]))
@@ -320,7 +328,7 @@ class Index:
                 generation = self._load(pinned)
                 if before is not None:
                     before.generation.close()
-                before, self._pinned, self._delta = None, pinned, None
+                before, self._pinned, self._delta, self._passages = None, pinned, None, None
             else:
                 generation = before.generation
             through = self.truth.last_row()
@@ -328,18 +336,32 @@ class Index:
             known = before is not None and before.removed == removed
             gone = before.gone if before is not None and known else self.truth.removed(through)
             fresh, vectors = self._grown_delta(generation.last_row, through).without(gone)
-            return Snapshot(state, generation, removed, gone, fresh, vectors, through, *self._codes())
+            passages = self._known_passages(through)
+            return Snapshot(
+                state, generation, removed, gone, fresh, vectors, through, *self._codes(), passages
+            )
 
     def _grown_delta(self, after: int, through: int) -> Delta:
         """The rows after the generation's last, with those that have come since the last look."""
         delta, self._delta = self._delta, None  # a failure on the way must not leave half of them
         if delta is None:
             delta = Delta(after, self.levels, self.dim)
-        for batch in self.truth.batches(self.levels, self.dim, after=delta.through, through=through):
+        for batch in self.truth.entries(self.levels, self.dim, after=delta.through, through=through):
             delta.append(batch)
         delta.through = through
         self._delta = delta
         return delta
+
+    def _known_passages(self, through: int) -> PassageRows:
+        """Which items have passages, with those that have come since the last look; removed ones may stay."""
+        after, known = self._passages or (0, PassageRows.none())
+        new = self.truth.passage_rows(after, through)
+        if len(new):
+            known = PassageRows(
+                np.concatenate([known.items, new.items]), np.concatenate([known.counts, new.counts])
+            )
+        self._passages = through, known
+        return known
 
     def _state(self) -> tuple[tuple[int, int], int]:
         """What tells two states of the truth apart: the file and the number of its last change."""
@@ -360,8 +382,16 @@ class Index:
             self._delta = delta = Delta(through, self.levels, self.dim)
             gone, removed = self.truth.removed(through), self.truth.removed_digest()
             state = (self.truth.identity, -1)
+            self._passages = None
             self._snapshot = Snapshot(
-                state, generation, removed, gone, *delta.without(gone), through, *self._codes()
+                state,
+                generation,
+                removed,
+                gone,
+                *delta.without(gone),
+                through,
+                *self._codes(),
+                self._known_passages(through),
             )
             self._pinned = self.pinned()
 
@@ -373,3 +403,8 @@ class Index:
         width = None if record.vector is None else record.vector.shape
         assert record.codes.shape == (self.levels,), record.codes.shape
         assert width == (None if self.dim is None else (self.dim,)), width
+        if record.passages is not None:
+            vectors, others = record.passages.vectors, len(record.passages.spans) - 1
+            assert record.passages.codes.shape == (others, self.levels) and others > 0
+            shape = None if vectors is None else vectors.shape
+            assert shape == (None if self.dim is None else (others, self.dim)), shape

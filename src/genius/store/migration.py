@@ -2,6 +2,7 @@
 
 Version 1 knew no delta: it built a generation after every change and kept no thumbnails. Version 2 had
 checksums that took text and bytes for the same and left out stamps, thumbnails, settings and removals.
+Version 3 knew no passages.
 """
 
 from __future__ import annotations
@@ -53,6 +54,9 @@ def migrate(connection: sqlite3.Connection, version: int) -> None:
         connection.execute("DELETE FROM meta WHERE key = 'generation'")  # rebuilt with its tombstones
     if version < 3:
         _widen_checksums(connection, thumbnails=version == 2)
+    if version < 4:
+        connection.execute(schema.PASSAGES)
+        connection.execute(schema.PASSAGE_COUNTS)
     connection.execute(f"PRAGMA user_version = {schema.VERSION}")
     failpoint("before-migration-commit")
 

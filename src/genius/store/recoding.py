@@ -32,7 +32,7 @@ def recode(
         index.refresh()
         truth, through = index.truth, index.truth.last_row()
         coded = [_empty(len(sizes))]
-        for batch in truth.batches(index.levels, index.dim, through=through):
+        for batch in truth.entries(index.levels, index.dim, through=through):
             coded.append(RecordBatch(batch.rows, batch.modality, encode(batch), None))
         every = RecordBatch.join(coded)
         arrays = GenerationBuilder(truth, sizes, index.dim).arrays(every)

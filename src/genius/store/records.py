@@ -47,6 +47,59 @@ class Stamp:
 
 
 @dataclass(frozen=True, slots=True)
+class Passages:
+    """The passages of a text that is longer than the encoder reads.
+
+    Codes and vector of the item are those of the first one; here are those of the others.
+    """
+
+    spans: NDArray[np.int32]  # (n, 2) start and end in the text, the first passage included
+    codes: Codes  # (n - 1, M)
+    vectors: Vectors | None = None  # (n - 1, d)
+
+    def columns(self) -> tuple[Any, ...]:
+        """The values of the table `passages`, without the row."""
+        spans = np.ascontiguousarray(self.spans, dtype="<i4").tobytes()
+        codes = np.ascontiguousarray(self.codes, dtype="<u2").tobytes()
+        vectors = None if self.vectors is None else np.ascontiguousarray(self.vectors, dtype="<f2").tobytes()
+        return len(self.codes), spans, codes, vectors
+
+
+@dataclass(frozen=True, slots=True)
+class PassageRows:
+    """Which items have more than one passage; the others have the row numbers after the item's own."""
+
+    items: Rows  # (n,) ascending
+    counts: Rows  # (n,) passages after the first
+
+    @classmethod
+    def none(cls) -> PassageRows:
+        """No item."""
+        return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def items_of(self, rows: Rows) -> Rows:
+        """The rows of the items that these rows, of items or of passages, belong to."""
+        if not len(self.items):
+            return rows
+        place = np.searchsorted(self.items, rows, "right") - 1
+        item = self.items[place]
+        return np.asarray(np.where((place >= 0) & (rows <= item + self.counts[place]), item, rows))
+
+    def rows(self) -> tuple[Rows, Rows]:
+        """The rows of all passages but the first ones, ascending, and those of their items."""
+        items = np.repeat(self.items, self.counts)
+        starts = np.repeat(np.cumsum(self.counts) - self.counts, self.counts)
+        return items + 1 + np.arange(len(items)) - starts, items
+
+    def without_passages(self, rows: Rows) -> Rows:
+        """Those rows that are of items."""
+        return np.asarray(rows[self.items_of(rows) == rows])
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """An item as it is stored."""
 
@@ -61,6 +114,7 @@ class Record:
     hash: bytes = b""
     stamp: Stamp = field(default_factory=Stamp)
     thumbnail: bytes | None = None  # JPEG; kept only for images without a file
+    passages: Passages | None = None  # of a text that is longer than the encoder reads
 
     def columns(self) -> tuple[Any, ...]:
         """The values of the table `items`, without the row."""

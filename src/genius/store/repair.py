@@ -173,8 +173,25 @@ class _Copy:
         for row, jpeg, sum in self._scan("SELECT row, jpeg, {sum} FROM thumbnails", "thumbnails"):
             if isinstance(jpeg, bytes) and sum in (_UNSUMMED, checksum((row, jpeg))):
                 target.execute(kept, (row, jpeg, checksum((row, jpeg)), row))
+        self._fill_passages(target)
         last = setting_rows({"last_row": self.last_row})
         target.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", last)
+
+    def _fill_passages(self, target: sqlite3.Connection) -> None:
+        """The passages of saved items; where they cannot be read, the item is found by the first one."""
+        width = 2 * self.settings["dim"] if self.settings["vectors"] else 0
+        kept = (
+            "INSERT OR IGNORE INTO passages SELECT ?, ?, ?, ?, ?, ? "
+            "WHERE EXISTS (SELECT 1 FROM items WHERE row = ?)"
+        )
+        for values in self._scan("SELECT row, count, spans, codes, vectors, sum FROM passages"):
+            row, count, spans, codes, vectors, sum = values
+            if checksum(values[:-1]) != sum or not 0 < row < row + count < _LARGEST_ROW:
+                continue
+            sizes = len(spans), len(codes), len(vectors or b"")
+            if sizes == (8 * (count + 1), 2 * count * len(self.settings["sizes"]), width * count):
+                target.execute(kept, (*values, row))
+                self.last_row = max(self.last_row, row + count)
 
     def _sound_items(self) -> Iterator[tuple[Any, ...]]:
         """Every item that can be read and passes its checksums; each row and id once."""

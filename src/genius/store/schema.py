@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 APPLICATION = 0x47454E53  # "GENS": tells our files from other people's
-VERSION = 3
+VERSION = 4
 
 ITEMS = """
 CREATE TABLE items (
@@ -39,7 +39,23 @@ CREATE TABLE thumbnails (                   -- of images without a file
     jpeg BLOB NOT NULL,
     sum INTEGER NOT NULL DEFAULT 0          -- of row and jpeg
 )"""
-TABLES = {"items": ITEMS, "meta": META, "removed": REMOVED, "thumbnails": THUMBNAILS}
+PASSAGES = """
+CREATE TABLE passages (                     -- of texts that are longer than the encoder reads
+    row INTEGER PRIMARY KEY,                -- of the item, which has codes and vector of the first passage
+    count INTEGER NOT NULL,                 -- of the others: they have the row numbers after the item's
+    spans BLOB NOT NULL,                    -- of all: int32, little-endian, start and end in the text
+    codes BLOB NOT NULL,                    -- of the others, as in items
+    vectors BLOB,
+    sum INTEGER NOT NULL                    -- of the columns before
+)"""
+PASSAGE_COUNTS = "CREATE INDEX passage_counts ON passages (row, count)"  # read without the vectors
+TABLES = {
+    "items": ITEMS,
+    "meta": META,
+    "removed": REMOVED,
+    "thumbnails": THUMBNAILS,
+    "passages": PASSAGES,
+}
 
 
 def columns(connection: sqlite3.Connection) -> dict[str, list[tuple[object, ...]]]:
@@ -61,5 +77,6 @@ def create(connection: sqlite3.Connection) -> None:
     """Make the tables of the newest version; the caller holds the transaction."""
     for statement in TABLES.values():
         connection.execute(statement)
+    connection.execute(PASSAGE_COUNTS)
     connection.execute(f"PRAGMA application_id = {APPLICATION}")
     connection.execute(f"PRAGMA user_version = {VERSION}")

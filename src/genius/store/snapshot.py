@@ -9,7 +9,7 @@ import numpy as np
 
 from genius.store.delta import SelectedRows
 from genius.store.generations import AnyArray, Generation
-from genius.store.records import RecordBatch, RowRuns, Rows, unpack_modality
+from genius.store.records import PassageRows, RecordBatch, RowRuns, Rows, unpack_modality
 
 
 class GenerationRef(NamedTuple):
@@ -34,6 +34,7 @@ class Snapshot:
     through: int  # rows up to here are accounted for
     fingerprint: str  # of the model whose codes these are
     sizes: tuple[int, ...]  # codes per level
+    passages: PassageRows  # items with more than one passage; removed ones may be among them
 
     @property
     def change(self) -> int:

@@ -12,12 +12,12 @@ import numpy as np
 
 from genius.store import schema
 from genius.store.connection import corrupt
-from genius.store.indexed_words import IndexedWords
 from genius.store.records import (
     MODALITIES,
     Amendment,
     Codes,
     Known,
+    PassageRows,
     Record,
     RecordBatch,
     Rows,
@@ -26,6 +26,7 @@ from genius.store.records import (
     checksum,
     rows_digest,
 )
+from genius.store.stored_passages import StoredPassages
 from genius.store.words import ItemWords
 from genius.types import Modality
 
@@ -40,7 +41,7 @@ _CONTENT = (
 )
 
 
-class Truth(IndexedWords):
+class Truth(StoredPassages):
     """The items of an index: added, removed and read by row or id, each with its checksums verified."""
 
     @classmethod
@@ -54,15 +55,20 @@ class Truth(IndexedWords):
         """Add or replace items by id, the last of equal ids winning; the caller holds the transaction."""
         last = {record.id: record for record in records}
         self.delete(list(last))
-        first = self.last_row() + 1
-        for row, record in enumerate(last.values(), start=first):
-            self.connection.execute(_INSERT, (row, *record.columns()))
-            self._keep_thumbnail(row, record.thumbnail)
-        self.put(last_row=first + len(last) - 1)
+        next_row, new = self.last_row() + 1, []
+        for record in last.values():
+            self.connection.execute(_INSERT, (next_row, *record.columns()))
+            self._keep_thumbnail(next_row, record.thumbnail)
+            new.append(_words(next_row, record))
+            if record.passages is not None:
+                self.keep_passages(next_row, record.passages)
+                next_row += len(record.passages.codes)
+            next_row += 1
+        self.put(last_row=next_row - 1)
         if not self.has_words():
             self.build_words()
         else:
-            self.change_words(new=[_words(row, record) for row, record in enumerate(last.values(), first)])
+            self.change_words(new=new)
 
     def delete(self, ids: Sequence[str]) -> int:
         """Take items out, leaving tombstones; how many there were. The caller holds the transaction."""
@@ -76,10 +82,12 @@ class Truth(IndexedWords):
                 self.change_words(old=[ItemWords(v[0], v[1], v[3], v[4], v[6]) for v in found])
             else:  # nobody knows what was indexed of a damaged item
                 self.give_up_words()
-            self.connection.executemany("INSERT INTO removed VALUES (?)", gone)
             self.connection.executemany("DELETE FROM thumbnails WHERE row = ?", gone)
+            passages = self.delete_passages([row for (row,) in gone])
+            rows = [*gone, *((row,) for row in passages)]
+            self.connection.executemany("INSERT INTO removed VALUES (?)", rows)
             count, digest = self.get("removed")
-            more, change = rows_digest(np.array(gone, np.int64).ravel())
+            more, change = rows_digest(np.array(rows, np.int64).ravel())
             self.put(removed=(count + more, (digest + change) % 2**64))
         return len(gone)
 
@@ -106,7 +114,11 @@ class Truth(IndexedWords):
             self.put(amended=self.amended() + 1)
 
     def recode(self, rows: Rows, codes: Codes) -> None:
-        """Give the items of these rows other codes, (n, levels); the caller holds the transaction."""
+        """Give the items and passages of these rows other codes, (n, levels), in the caller's transaction."""
+        passages = self.passage_rows(int(rows[0]) - 1, int(rows[-1])) if len(rows) else PassageRows.none()
+        self.recode_passages(passages, rows, codes)
+        of_items = passages.items_of(rows) == rows
+        rows, codes = rows[of_items], codes[of_items]
         query = f"SELECT {_CONTENT}, vector FROM items WHERE row = ?"
         update = "UPDATE items SET codes = ?, content_sum = ?, codes_sum = ? WHERE row = ?"
         for row, own in zip(rows.tolist(), np.ascontiguousarray(codes, dtype="<u2"), strict=True):
@@ -184,6 +196,15 @@ class Truth(IndexedWords):
             if self.connection.execute(orphans).fetchone()[0]:
                 raise corrupt(self.file, "a thumbnail belongs to no item")
 
+    def check_passages(self) -> None:
+        """Raise IndexCorrupt if passages belong to no item, or have the row of another one."""
+        rows, _ = self.passage_rows().rows()
+        with self.use():
+            orphans = "SELECT count(*) FROM passages WHERE row NOT IN (SELECT row FROM items)"
+            (alone,) = self.connection.execute(orphans).fetchone()
+        if alone or np.intersect1d(rows, self.rows()).size or (len(rows) and rows[-1] > self.last_row()):
+            raise corrupt(self.file, "passages belong to no item")
+
     def _thumbnail(self, values: tuple[Any, ...]) -> bytes:
         row, jpeg, expected = values
         if checksum((row, jpeg)) != expected:
@@ -232,6 +253,13 @@ class Truth(IndexedWords):
                     raise corrupt(self.file, "its rows are out of order")
                 after = values[0]
             yield self._batch(chunk, levels, dim)
+
+    def entries(
+        self, levels: int, dim: int | None, after: int = 0, through: int | None = None
+    ) -> Iterator[RecordBatch]:
+        """The same with the passages of long texts, as searches see them."""
+        for batch in self.batches(levels, dim, after, through):
+            yield self.with_passages(batch, levels, dim)
 
     def removed(self, through: int) -> Rows:
         """Rows up to `through` that are gone, ascending; raises IndexCorrupt if one is lost or changed."""

@@ -261,3 +261,19 @@ def test_keys_are_enough(page):
     page.run("document.querySelectorAll('#results .card')[1].focus()")
     page.browser.switch_to.active_element.send_keys("m")
     page.until(lambda: page.text("#like-name") != "")
+
+
+def test_the_passage_of_a_long_text_is_shown(page, served):
+    text = "🍎 Nothing of note here. " * 3 + "A plum tree stands there."
+    start = text.index("A plum")
+    hit = {
+        "id": "long",
+        "text": text,
+        "span": [start, len(text)],
+        "codes": [1],
+        "meta": {},
+        "modality": "text",
+    }
+    show = "import('/page/parts.js').then((parts) => arguments[1](parts.textAround(arguments[0])))"
+    before, found, after = page.browser.execute_async_script(show, hit)
+    assert (before, found, after) == (text[:start], "A plum tree stands there.", "")

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from genius.encode.base import Array
 from genius.encode.batches import embed_images, embed_texts
 from genius.encode.mini.efficientnet import ImageTower, fold_norms, scale_pixels
-from genius.encode.mini.minilm import VOCABULARY, TextTower, tokenize
+from genius.encode.mini.minilm import MAX_LENGTH, VOCABULARY, TextTower, token_ids, tokenize
 from genius.encode.preprocess import Preprocess
 from genius.errors import ModelMismatch, ModelNotFound
 from genius.files import write_folder
@@ -82,6 +82,15 @@ class MiniEncoder:
     def prepare_texts(self, texts: Sequence[str]) -> Tensor:
         """Padded token ids, (n, length)."""
         return tokenize(self.tokenizer, texts)
+
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens that are read of a text; the rest is cut."""
+        return MAX_LENGTH
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """How many tokens texts have, with [CLS] and [SEP]."""
+        return [len(ids) for ids in token_ids(self.tokenizer, texts)]
 
     def scaled(self, pixels: Tensor) -> Tensor:
         """uint8 pixels (n, 3, side, side) as the image tower reads them."""

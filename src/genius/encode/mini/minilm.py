@@ -95,12 +95,17 @@ def start_from_minilm(tower: TextTower, weights: Mapping[str, Tensor]) -> None:
 
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> Tensor:
     """Texts as padded token ids (n, length), cut to MAX_LENGTH with their last token, [SEP]; 0 is padding."""
+    encoded = [_cut(ids) for ids in token_ids(tokenizer, texts)]
+    padded = torch.zeros(len(encoded), max(map(len, encoded), default=0), dtype=torch.long)
+    for row, ids in enumerate(encoded):
+        padded[row, : len(ids)] = torch.tensor(ids)
+    return padded
+
+
+def token_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """The token ids of whole texts."""
     readable = [text.encode("utf-8", "replace").decode() for text in texts]  # lone surrogates become `?`
-    encoded = [_cut(encoding.ids) for encoding in tokenizer.encode_batch(readable)]
-    ids = torch.zeros(len(encoded), max(map(len, encoded), default=0), dtype=torch.long)
-    for row, token_ids in enumerate(encoded):
-        ids[row, : len(token_ids)] = torch.tensor(token_ids)
-    return ids
+    return [encoding.ids for encoding in tokenizer.encode_batch(readable)]
 
 
 def _cut(ids: list[int]) -> list[int]:

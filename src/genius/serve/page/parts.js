@@ -25,6 +25,13 @@ export const countOf = (count, one, many = `${one}s`) => `${count.toLocaleString
 
 // What an item is called: its text, or the name that came with it, or its id.
 export const nameOf = (item) => item.text || titleOf(item) || item.id;
+// What is before, in and after the passage of a text that was found; a span counts whole characters.
+export function textAround(item) {
+  if (!item.span) return ["", item.text || "", ""];
+  const letters = [...item.text], [start, end] = item.span;
+  return [letters.slice(0, start), letters.slice(start, end), letters.slice(end)].map((part) => part.join(""));
+}
+export const passageOf = (item) => textAround(item)[1];
 export function titleOf(item) {
   const title = item.meta?.title ?? item.meta?.name;
   return typeof title === "string" ? title : "";

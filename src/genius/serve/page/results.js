@@ -3,7 +3,7 @@
 import * as api from "/page/api.js";
 import { askForKey, countItems } from "/page/dialogs.js";
 import * as fields from "/page/fields.js";
-import { $, button, make, nameOf, picture, titleOf, toast } from "/page/parts.js";
+import { $, button, make, nameOf, passageOf, picture, titleOf, toast } from "/page/parts.js";
 import * as viewer from "/page/viewer.js";
 
 export let hits = [];
@@ -59,9 +59,9 @@ more.left = () => Boolean(left);
 // One item as a card; `opened` shows it in large, `actions` are buttons. Hits have a rank, too.
 export function card(item, opened, actions = []) {
   const look = button("", { className: item.image ? "look" : "look words", label: `Look at ${nameOf(item)}` }, opened);
-  look.append(item.image ? picture(item, 384) : make("p", { textContent: item.text || "" }));
-  look.classList.toggle("short", (item.text || "").length < 60);
-  const caption = item.image ? item.text || titleOf(item) : "";
+  look.append(item.image ? picture(item, 384) : make("p", { textContent: passageOf(item) }));
+  look.classList.toggle("short", passageOf(item).length < 60);
+  const caption = item.image ? passageOf(item) || titleOf(item) : "";
   const about = make("div", { className: "about" });
   if (caption) about.append(make("p", { className: item.text ? "caption" : "caption told", textContent: caption, title: caption }));
   about.append(...fields.about(item));

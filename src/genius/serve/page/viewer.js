@@ -2,7 +2,7 @@
 
 import * as api from "/page/api.js";
 import { percent, shortId, written } from "/page/fields.js";
-import { $, button, chips, make, modalityName, titleOf } from "/page/parts.js";
+import { $, button, chips, make, modalityName, textAround, titleOf } from "/page/parts.js";
 
 let place = null; // { items: () => items, at, more: () => whether more came, or undefined }
 let showing = null; // the item
@@ -42,7 +42,8 @@ function sayPlace() {
 function show(item) {
   showing = item;
   $("detail-title").textContent = titleOf(item) || shortId(item);
-  $("detail-text").textContent = item.text || "";
+  const [before, found, after] = textAround(item);
+  $("detail-text").replaceChildren(before, item.span ? make("mark", { textContent: found }) : found, after);
   $("detail-text").hidden = !item.text;
   $("detail-problem").textContent = item.missing ? "Its file is not where it was when it was read." : "";
   showPicture(item);
