@@ -5,8 +5,9 @@
     if __name__ == "__main__":
         run(main)
 
-makes `python benchmarks/trie.py --items 1000 --out -` work: the result is printed with the command and the
-versions it depends on, and written to benchmarks/results/trie.json, or wherever `--out` says (- for nowhere).
+makes `python benchmarks/trie.py --items 1000 --out -` work: the result is printed with the command, the
+commit and the versions it depends on, and written to benchmarks/results/trie.json, or wherever `--out` says
+(- for nowhere).
 A `main` that yields is saved at each yield, so a run that is cut off leaves what it has.
 """
 
@@ -25,12 +26,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
+from genius.evaluate.provenance import commit
+
 RESULTS = Path(__file__).resolve().parent / "results"
 FOLDERS = {
     "--data": "BENCH",
     "--photos": "PHOTOS",
     "--features": "FEATURES",
 }  # option: what stands for its value in a command
+LIBRARIES = ("faiss", "transformers", "ray", "PIL")
 Call = Callable[[int], Any]  # number of the repetition
 
 
@@ -40,10 +44,12 @@ def run(main: Callable[..., Any]) -> None:
     values = vars(options(main).parse_args())
     out = values.pop("out")
     file = None if out == "-" else Path(out) if out else RESULTS / f"{script.stem}.json"
+    commit()  # now: the checkout may move on while this runs
     found = main(**values)
     result: dict[str, Any] = {}
     for figures in found if inspect.isgenerator(found) else [found]:
-        result = {"command": command(), "versions": versions(), **figures}
+        assert not {"command", "commit"} & figures.keys(), "these say how the figures were made"
+        result = {**provenance(), **figures}
         if file is not None:
             write(file, result)
     print(json.dumps(result, indent=2, ensure_ascii=False))
@@ -81,6 +87,11 @@ def write(file: Path, result: Mapping[str, Any]) -> None:
     file.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
 
 
+def provenance() -> dict[str, Any]:
+    """What a result file begins with: command, commit and versions."""
+    return {"command": command(), **commit(), "versions": versions()}
+
+
 def command() -> str:
     """The command line without --cache and --out; BENCH and PHOTOS stand for the data's folders."""
     words = [f"python benchmarks/{Path(sys.argv[0]).name}", *without(sys.argv[1:], "--cache", "--out")]
@@ -99,14 +110,16 @@ def without(arguments: Sequence[str], *names: str) -> list[str]:
 
 
 def versions() -> dict[str, Any]:
-    """What the figures depend on: machine and library versions."""
+    """What the figures depend on: the machine, and the versions of the libraries that are loaded."""
     import numpy
     import torch
 
+    loaded = {name: sys.modules[name].__version__ for name in LIBRARIES if name in sys.modules}
     return {
         "python": platform.python_version(),
         "numpy": numpy.__version__,
         "torch": torch.__version__,
+        **loaded,
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),

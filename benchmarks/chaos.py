@@ -29,6 +29,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from _harness import provenance
 from chaos_actors import ClusterIndexing, Reader, Writer
 from chaos_clients import BadClients
 from chaos_faults import Faults
@@ -162,10 +163,11 @@ def main() -> None:
     options = parser.parse_args()
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
     print(f"seed {seed}", file=sys.stderr, flush=True)
+    about = provenance()
     with tempfile.TemporaryDirectory(prefix="genius-chaos-") as scratch:
         found = run(options.minutes, seed, not options.no_cluster, Path(scratch))
-    facts = {"command": f"python benchmarks/chaos.py --minutes {options.minutes:g} --seed {seed}"}
-    text = json.dumps({**facts, "seed": seed, **found}, indent=2) + "\n"
+    command = f"python benchmarks/chaos.py --minutes {options.minutes:g} --seed {seed}"
+    text = json.dumps({**about, "command": command, "seed": seed, **found}, indent=2) + "\n"
     if options.out == "-":
         print(text, end="")
     else:

@@ -217,7 +217,7 @@ def main(
             "rounds": rounds,
             "encode": encoding(home, home / "pictures", model, rounds),
             "serve": serving(home / "2-workers-0", seconds, rounds),
-            "commit": committing(home, commits),
+            "writer": committing(home, commits),
         }
 
 

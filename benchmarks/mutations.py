@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from _harness import provenance
+
 ROOT = Path(__file__).parents[1]
 LIST = Path(__file__).with_name("mutations.toml")
 RESULTS = Path(__file__).parent / "results" / "mutations.json"
@@ -115,10 +117,11 @@ def main() -> None:
     parser.add_argument("--out", default=str(RESULTS))
     options = parser.parse_args()
     mutations = [mutation for mutation in read_list() if options.only in mutation.name]
+    about = provenance()
     with tempfile.TemporaryDirectory(prefix="genius-mutations-") as scratch:
         found = check(mutations, Path(scratch))
     survivors = [entry["name"] for entry in found if not entry["noticed"]]
-    facts = {"command": "python benchmarks/mutations.py", "mutations": len(found)}
+    facts = {**about, "mutations": len(found)}
     facts |= {"noticed": len(found) - len(survivors), "survivors": survivors}
     text = json.dumps({**facts, "each": found}, indent=2) + "\n"
     if options.out == "-":

@@ -69,10 +69,18 @@ def _identifier(text: str) -> str:
 
 
 def source(figure: dict[str, Any]) -> str:
-    """A link to the file that has an input, or that it is assumed."""
+    """A link to the file that has an input with the commit that it was measured at, or that it is assumed."""
     if "file" not in figure:
         return "**assumed**"
-    return f"[{figure['file']}.json](../benchmarks/results/{figure['file']}.json), {figure['note']}"
+    link = f"[{figure['file']}.json](../benchmarks/results/{figure['file']}.json)"
+    return f"{link}, {figure['note']}; {measured_at(figure)}"
+
+
+def measured_at(figure: dict[str, Any]) -> str:
+    """The commit of an input's file, or of the part of it that is measured on its own (speed-*.json)."""
+    result = json.loads((HERE / "results" / f"{figure['file']}.json").read_text())
+    about = result if "command" in result else result[figure.get("part", "scale")]
+    return f"commit {about['commit'][:7]}" if "commit" in about else "commit not recorded"
 
 
 def table(rows: list[list[str]], numbers: range) -> list[str]:
@@ -91,6 +99,7 @@ def page() -> str:
         "",
         "Bytes, GPUs, hours and cost for pools of N items, extrapolated from measurements on small machines.",
         "`python benchmarks/scale_plan.py` computes every number; inputs marked *assumed* were not measured.",
+        "Those whose commit is not recorded are older than the code: measure again before you rely on them.",
         "",
     ]
     for title, lines in PLAN["lines"].items():

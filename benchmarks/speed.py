@@ -23,7 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _harness import RESULTS, Timer, command, options, versions, without, write
+from _harness import RESULTS, Timer, options, provenance, without, write
+
+from genius.evaluate.provenance import commit
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: a query's products are small
 
@@ -74,6 +76,7 @@ def measure(args: SpeedOptions, kind: str, out: Path) -> None:
         return
     if kind == "gpu":
         args.deadline = time.perf_counter() + args.budget
+    commit()  # now: the checkout may move on while this runs
     for name in names:
         if time.perf_counter() > args.deadline:
             result.setdefault(name, {"left out": "no time was left: ask for it by --phases"})
@@ -81,8 +84,7 @@ def measure(args: SpeedOptions, kind: str, out: Path) -> None:
         print(f"--- {name}", file=sys.stderr, flush=True)
         with Timer() as timer:
             for figures in guarded(phases[name], args):
-                about = {"phase_seconds": round(timer.so_far(), 1), "command": command()}
-                result[name] = {**figures, **about, "versions": versions()}
+                result[name] = {**figures, "phase_seconds": round(timer.so_far(), 1), **provenance()}
                 if str(out) != "-":
                     write(out, result)
         print(json.dumps({name: result[name]}, indent=1), flush=True)

@@ -46,3 +46,20 @@ def test_what_is_not_measured_is_marked() -> None:
         assert ("assumed" in SCRIPT["source"](figure)) == (not computed)
         if computed:
             assert (REPOSITORY / "benchmarks" / "results" / f"{figure['file']}.json").is_file()
+
+
+def test_inputs_name_the_commit_that_they_were_measured_at(tmp_path: Path, monkeypatch) -> None:
+    measured_at = SCRIPT["measured_at"]
+    (tmp_path / "results").mkdir()
+    monkeypatch.setitem(measured_at.__globals__, "HERE", tmp_path)
+    files = {
+        "trie": '{"command": "a", "commit": "0123456789"}',
+        "store": '{"command": "a"}',
+        "speed-gpu": '{"scale": {"command": "a"}, "generate": {"command": "b", "commit": "89abcdef01"}}',
+    }
+    for name, text in files.items():
+        (tmp_path / "results" / f"{name}.json").write_text(text)
+    assert measured_at({"file": "trie"}) == "commit 0123456"
+    assert measured_at({"file": "store"}) == "commit not recorded"
+    assert measured_at({"file": "speed-gpu"}) == "commit not recorded"
+    assert measured_at({"file": "speed-gpu", "part": "generate"}) == "commit 89abcde"

@@ -31,7 +31,7 @@ from genius.cli.evaluate import (
     print_result,
     progress,
     read_json,
-    save_json,
+    save_result,
     workspace_of,
 )
 from genius.errors import BadInput
@@ -135,8 +135,10 @@ def _measure(
     """Evaluate all settings and measure the frontier; write their JSON files."""
     from genius.evaluate import run
     from genius.evaluate.frontier import measure_frontier
+    from genius.evaluate.provenance import commit
     from genius.evaluate.report.studies import with_full_hit_rates
 
+    at = commit()
     systems = f"exact,{frontier.systems}"
     with progress() as show:
         results = {
@@ -145,9 +147,9 @@ def _measure(
         }
         found = measure_frontier(dataset, name, model, model.name, frontier, workspace, log, show)
     for setting, result in results.items():
-        save_json(numbers / f"results-{setting}.json", result)
+        save_result(numbers / f"results-{setting}.json", result, at)
     kind = found["machine"]["kind"]
-    save_json(numbers / f"frontier-{kind}.json", with_full_hit_rates(found, results["universal"]))
+    save_result(numbers / f"frontier-{kind}.json", with_full_hit_rates(found, results["universal"]), at)
 
 
 def _write_pages(numbers: Path, to: Path) -> None:

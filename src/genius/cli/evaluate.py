@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -70,8 +71,10 @@ def evaluate(
 ) -> None:
     """Evaluate systems on a benchmark and print the paper's tables; a run that was stopped goes on."""
     from genius.evaluate import run
+    from genius.evaluate.provenance import commit
     from genius.evaluate.report.tables import results_table
 
+    at = commit()
     dataset, name = open_data(data, layout, datasets), data.resolve().name
     if score:
         results = run.score_runs(dataset, score, setting=setting, split=split, data=name)
@@ -82,7 +85,7 @@ def evaluate(
             results = run.evaluate(dataset, name, model, systems, options, workspace, log, show)
     found = results.as_json()
     if save is not None:
-        save_json(save, found)
+        save_result(save, found, at)
     print_result(found, results_table(found, intervals=intervals), format_)
 
 
@@ -111,12 +114,14 @@ def ablate(
     from genius.config import load_recipe
     from genius.evaluate import run
     from genius.evaluate.ablations import SYSTEMS, AblationRunner, choose_variants, variants_of
+    from genius.evaluate.provenance import commit
     from genius.evaluate.report.studies import ablation_table
     from genius.evaluate.systems import DECODER_BEAM
     from genius.pipeline.stages import train_stages
 
     dataset, name = open_data(data, layout, datasets), data.resolve().name
     options = EvalOptions(setting, split, limit, seeds=seeds)
+    at = commit()
     workspace = workspace_of(cache, device)
 
     def evaluated(model: Path, beam: int) -> Results:
@@ -125,7 +130,7 @@ def ablate(
 
     def keep(outcome: Mapping[str, Any]) -> None:
         if save is not None:
-            save_json(save, {"command": command_line(), **outcome})
+            save_result(save, outcome, at)
 
     values = [f"data.root={data}", f"device={device}", *(set_ or [])]
     wanted = choose_variants(variants, variants_of(load_recipe(recipe, values), DECODER_BEAM))
@@ -166,16 +171,17 @@ def command_line() -> str:
         elif before != "--cache" and not word.startswith("--cache"):
             shown.append(word)
         before = word
-    return " ".join(shown)
+    return shlex.join(shown)
 
 
-def save_json(file: Path, found: Mapping[str, Any]) -> None:
-    """Write `found` to `file` atomically."""
+def save_result(file: Path, found: Mapping[str, Any], at: Mapping[str, Any]) -> None:
+    """Write what was measured to `file` atomically, with the command and the commit (`at`)."""
     from genius.files import storage_errors, write_file
 
     with storage_errors(file.parent):
         file.parent.mkdir(parents=True, exist_ok=True)
-    write_file(file, [json.dumps(found, indent=1).encode(), b"\n"])
+    content = {"command": command_line(), **at, **found}
+    write_file(file, [json.dumps(content, indent=1).encode(), b"\n"])
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -168,6 +168,7 @@ def _results_page(results: Mapping[str, Any], inputs: ReportInputs) -> str:
         "Generative baselines": tuple(GENERATIVE),
     }
     command = f"genius eval --data BENCH --setting {setting} --split {results['split']} --systems all"
+    command = results.get("command", command)
     parts = [f"# {setting.capitalize()} pool", _command(command, f"results-{setting}.json", inputs)]
     for title, names in groups.items():
         if set(names) & set(results["mean"]):
@@ -179,7 +180,8 @@ def _results_page(results: Mapping[str, Any], inputs: ReportInputs) -> str:
         parts.append(text_to_image_table(results).markdown())
     parts += [published_table(setting).markdown(), "## Settings"]
     parts += [f"- {note}" for note in results_table(results).notes]
-    parts += ["## Versions", *(f"- {name}: {value}" for name, value in sorted(results["versions"].items()))]
+    versions = {"commit": results.get("commit", "not recorded"), **results["versions"]}
+    parts += ["## Versions", *(f"- {name}: {value}" for name, value in sorted(versions.items()))]
     return _join(*parts)
 
 
@@ -199,7 +201,7 @@ def _frontier_page(frontier: Mapping[str, Any], inputs: ReportInputs) -> str:
     pictures = inputs.pictures.get(device, {})
     return _join(
         f"# Hit rate, time and bytes by pool size on {device}",
-        _command(command, f"frontier-{kind}.json", inputs),
+        _command(frontier.get("command", command), f"frontier-{kind}.json", inputs),
         f"All systems answered the same queries on the same machine ({device}, "
         f"{frontier['machine']['threads']} threads).",
         "" if on_cpu(frontier) else frontier_table(frontier).markdown(),  # times of a GPU are comparable
