@@ -1,0 +1,111 @@
+"""Pack a training root in M-BEIR's layout into parts of limited size, to carry it to another machine.
+
+    python benchmarks/data/pack.py DATA --to PARTS --side 232 --megabytes 60
+    for part in PARTS/*.tar; do tar -xf $part -C DATA; done          # there
+
+Pictures are squeezed to squares, as `mini` sees them, and saved as JPEG under their old names; the tables are
+in the first part. Pictures that cannot be read are left out and counted. Parts can be unpacked in any order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import tarfile
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from PIL import Image
+
+TABLES = ("query", "cand_pool", "qrels", "instructions")
+QUALITY = 78
+AT_ONCE = 64  # pictures that a process gets at a time
+Map = Callable[[Callable[[Path], bytes | None], Iterable[Path]], Iterable[bytes | None]]
+
+
+def squeeze(file: Path, side: int) -> bytes | None:
+    """The picture as a JPEG of side x side, None if it cannot be read."""
+    try:
+        with Image.open(file) as opened:
+            opened.draft("RGB", (side, side))
+            small = opened.convert("RGB").resize((side, side), Image.Resampling.BICUBIC, reducing_gap=2.0)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None
+    out = io.BytesIO()
+    small.save(out, "JPEG", quality=QUALITY)
+    return out.getvalue()
+
+
+class Parts:
+    """Tar files part-000.tar, part-001.tar, … of limited size."""
+
+    def __init__(self, folder: Path, most_bytes: int) -> None:
+        folder.mkdir(parents=True)
+        self._folder, self._most = folder, most_bytes
+        self._tar: tarfile.TarFile | None = None
+        self._free = self.count = 0
+
+    def add(self, name: str, content: bytes) -> None:
+        """One more file, in a new part if it does not fit into the last one."""
+        size = 512 + -(-len(content) // 512) * 512
+        if self._tar is None or size > self._free:
+            self.close()
+            self._tar = tarfile.open(self._folder / f"part-{self.count:03}.tar", "w")  # noqa: SIM115
+            self._free, self.count = self._most - tarfile.RECORDSIZE, self.count + 1
+        about = tarfile.TarInfo(name)
+        about.size = len(content)
+        self._tar.addfile(about, io.BytesIO(content))
+        self._free -= size
+
+    def close(self) -> None:
+        """End the last part."""
+        if self._tar is not None:
+            self._tar.close()
+            self._tar = None
+
+
+def files(root: Path, folders: tuple[str, ...]) -> Iterator[Path]:
+    """All files below these folders of `root`, links to folders followed, in order."""
+    for name in folders:
+        for folder, inner, names in os.walk(root / name, followlinks=True):
+            inner.sort()
+            yield from (Path(folder) / one for one in sorted(names))
+
+
+def pack(root: Path, to: Path, side: int, most_bytes: int, each: Map = map) -> tuple[int, int, int]:
+    """Write the parts; how many parts, pictures and unreadable pictures there are."""
+    parts, unreadable = Parts(to, most_bytes), 0
+    for file in files(root, TABLES):
+        parts.add(file.relative_to(root).as_posix(), file.read_bytes())
+    pictures = list(files(root, ("mbeir_images",)))
+    for file, content in zip(pictures, each(partial(squeeze, side=side), pictures), strict=True):
+        if content is None:
+            unreadable += 1
+        else:
+            parts.add(file.relative_to(root).as_posix(), content)
+    parts.close()
+    return parts.count, len(pictures), unreadable
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("root", type=Path)
+    parser.add_argument("--to", type=Path, required=True, help="folder of the parts; must not be there yet")
+    parser.add_argument("--side", type=int, default=232, help="pixels")
+    parser.add_argument("--megabytes", type=int, default=60, help="size of a part")
+    parser.add_argument("--processes", type=int, default=2)
+    given = parser.parse_args()
+    with ProcessPoolExecutor(given.processes) as pool:
+        each = partial(pool.map, chunksize=AT_ONCE)
+        found = pack(given.root, given.to, given.side, given.megabytes * 1_000_000, each)
+    print("{} parts, {:,} pictures, {} of them unreadable".format(*found))
+
+
+if __name__ == "__main__":
+    main()

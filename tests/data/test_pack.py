@@ -1,0 +1,55 @@
+"""A training root packed in parts and unpacked again: the same tables, small pictures of the same names."""
+
+from __future__ import annotations
+
+import runpy
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "data" / "pack.py"
+
+
+@pytest.fixture
+def packed(tmp_path):
+    root, elsewhere = tmp_path / "data", tmp_path / "photos"
+    for name, text in (("query/train/a.jsonl", "{}\n"), ("cand_pool/global/p.jsonl", "[]\n")):
+        (root / name).parent.mkdir(parents=True)
+        (root / name).write_text(text)
+    elsewhere.mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(6):
+        pixels = rng.integers(0, 255, (90, 160, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(elsewhere / f"{number}.png")
+    (elsewhere / "broken.jpg").write_bytes(b"\xff\xd8 no picture")
+    (root / "mbeir_images").mkdir()
+    (root / "mbeir_images" / "photos").symlink_to(elsewhere)
+    pack = runpy.run_path(str(SCRIPT), run_name="pack")["pack"]
+    return root, tmp_path / "parts", pack(root, tmp_path / "parts", 64, 20_000)
+
+
+def test_what_is_packed_comes_out_again(packed, tmp_path):
+    root, parts, (count, pictures, unreadable) = packed
+    files = sorted(parts.iterdir())
+    assert (len(files), pictures, unreadable) == (count, 7, 1)
+    assert count > 1
+    assert max(file.stat().st_size for file in files) <= 20_000
+    for file in reversed(files):  # in any order
+        with tarfile.open(file) as tar:
+            tar.extractall(tmp_path / "there", filter="data")
+    there = tmp_path / "there"
+    assert (there / "query/train/a.jsonl").read_text() == "{}\n"
+    assert (there / "cand_pool/global/p.jsonl").read_text() == "[]\n"
+    names = sorted(file.name for file in (there / "mbeir_images/photos").iterdir())
+    assert names == [f"{number}.png" for number in range(6)]
+    for name in names:
+        with (
+            Image.open(there / "mbeir_images/photos" / name) as small,
+            Image.open(root / "mbeir_images/photos" / name) as before,
+        ):
+            assert (small.size, small.format) == ((64, 64), "JPEG")
+            wanted = np.asarray(before.convert("RGB").resize((64, 64)), dtype=float)
+            assert np.abs(np.asarray(small, dtype=float) - wanted).mean() < 25
