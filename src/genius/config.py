@@ -30,6 +30,8 @@ class DataConfig(ConfigTable):
     root: str
     datasets: tuple[str, ...] = Field(default=(), strict=False)  # empty: all that the root holds
     features: str = ""  # folder for cached vectors; empty: beside the run
+    train: Literal["train", "union_train"] = "train"  # union_train: M-BEIR's union_up, some queries repeated
+    default_instructions: bool = True  # to train with, beside the data's own: the product's, and none at all
     val_queries: int = Field(default=0, ge=0)  # at most so many queries of val are asked; 0: all
     val_items: int = Field(default=0, ge=0)  # at most so many items in val's pool, positives first; 0: all
 
@@ -78,9 +80,10 @@ class EncoderTrainingConfig(ConfigTable):
 
     optimiser: OptimiserConfig
     temperature: float = Field(default=0.01, gt=0)
+    learned_temperature: bool = False  # the encoder's own (CLIP's logit_scale) instead, trained with the rest
+    symmetric: bool = True  # items against queries, too; false: queries against items only
     mask_positives: bool = True  # other positives of a query are no negatives
     balance: float = Field(default=1.0, ge=0, le=1)  # tasks are drawn by size ** balance
-    default_instructions: bool = True  # the product's own sentences are one more instruction
     image_rate: float = Field(default=1.0, ge=0)  # factor on the rate for the image tower
     smallest_view: float = Field(default=1.0, gt=0, le=1)  # share of an image that a random crop keeps
     colour: float = Field(default=0.0, ge=0, lt=1)  # random change of brightness, contrast, saturation
@@ -144,6 +147,7 @@ class QuantizerTrainingConfig(ConfigTable):
     contrastive: float = Field(default=1.0, ge=0)
     residual: float = Field(default=100.0, ge=0)  # beta
     agreement: float = Field(default=100.0, ge=0)  # gamma, L_mse
+    agreement_gradient: Literal["once", "levels", "rotation"] = "once"  # how L_mse reaches z: quantize.losses
     decay: float = Field(default=0.9, gt=0, lt=1)  # EMA of the codebooks
     dead_below: float = Field(default=2.0, ge=0)  # EMA count under which a code is re-seeded
     kmeans_sample: int = Field(default=100_000, gt=0)

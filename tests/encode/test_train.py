@@ -7,6 +7,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from genius.data.training_set import TrainingSet, read_training_set
 from genius.encode import clip, feature_fusion
 from genius.encode.base import TrainableEncoder, TrainableFusingEncoder
 from genius.encode.images import ImageTable
-from genius.encode.train import batch_rows, distinct, fuse_towers, train_encoder
+from genius.encode.train import batch_rows, distinct, fuse_towers, logit_scale, train_encoder
 from genius.encode.views import mixed, random_views
 from genius.errors import BadInput
 from genius.pipeline.encoder import validator
@@ -208,6 +209,25 @@ def test_masking_changes_the_loss_only_where_positives_meet(train, val, tmp_path
         )
         losses[mask] = read_log(tmp_path / str(mask) / "log.jsonl")[0]["loss"]
     assert losses[True] < losses[False]  # fewer negatives: every flag is there twice
+
+
+def test_the_encoders_own_temperature_is_learned(train, val, clip_folder, tmp_path) -> None:
+    """As UniIR's stage 0: CLIP's logit_scale, queries against items alone."""
+    plan = PLAN.model_copy(update={"steps": 3, "check_every": 3})
+    fixed, learned = clip.load(clip_folder), clip.load(clip_folder)
+    start = fixed.module.logit_scale.item()
+    learn(fixed, train, val, tmp_path / "fixed", plan)
+    options = {"learned_temperature": True, "symmetric": False}
+    learn(learned, train, val, tmp_path / "learned", plan, **options)
+    assert fixed.module.logit_scale.item() == start
+    assert learned.module.logit_scale.item() != start
+    with pytest.raises(BadInput, match="another temperature"):
+        learn(learned, train, val, tmp_path / "learned", plan, symmetric=False)
+
+
+def test_an_encoder_without_a_temperature_cannot_learn_one() -> None:
+    with pytest.raises(BadInput, match="no temperature to learn"):
+        logit_scale(SimpleNamespace(module=torch.nn.Linear(2, 2)))
 
 
 def test_a_teacher_pulls_the_image_vectors(train, val, tmp_path) -> None:

@@ -270,3 +270,20 @@ def test_model_toml_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_stages_share_one_console_on_stderr() -> None:
     assert stages.console.stderr
+
+
+def test_the_data_of_the_papers_recipes(root: Path, tmp_path: Path) -> None:
+    """union_up repeats queries of small datasets; our own instructions are left out."""
+    data = tmp_path / "data"
+    shutil.copytree(root, data)
+    files = sorted((data / "query" / "train").glob("*.jsonl"))
+    lines = [line for file in files for line in file.read_text().splitlines()]
+    union = data / "query" / "union_train" / "mbeir_union_up_train.jsonl"
+    changes = {"data.root": data, "data.train": "union_train", "data.default_instructions": "false"}
+    with pytest.raises(BadInput, match="no split 'union_train'"):
+        train_stages(recipe(changes), "all", tmp_path / "run")
+    union.parent.mkdir()
+    union.write_text("\n".join([*lines, lines[0]]) + "\n")
+    plain, up = stages._data(recipe({"data.root": data}), "train"), stages._data(recipe(changes), "train")
+    assert len(up.query_ids) == len(plain.query_ids) + 1 == len(lines) + 1
+    assert up.query_texts.shape[1] == plain.query_texts.shape[1] - 2

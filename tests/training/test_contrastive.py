@@ -33,3 +33,10 @@ def test_contrastive_is_exact_at_the_papers_temperature_under_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         assert (q @ c.T).dtype == torch.bfloat16  # what it would be without care
         assert torch.equal(contrastive_loss(q, c, 0.01), plain)
+
+
+def test_queries_against_items_alone():
+    q, c = torch.nn.functional.normalize(Q, dim=1), torch.nn.functional.normalize(C, dim=1)
+    expected = torch.nn.functional.cross_entropy(q @ c.T / 0.5, torch.arange(len(q)))
+    torch.testing.assert_close(contrastive_loss(Q, C, 0.5, symmetric=False), expected)
+    assert contrastive_loss(Q, C, 0.5) != contrastive_loss(Q, C, 0.5, symmetric=False)

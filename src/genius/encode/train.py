@@ -21,6 +21,7 @@ from genius.data.training_set import TrainingSet
 from genius.encode.base import Trainable, TrainableEncoder, TrainableFusingEncoder
 from genius.encode.images import ImageTable
 from genius.encode.views import random_views
+from genius.errors import BadInput
 from genius.seeding import generator_for
 from genius.training import distributed
 from genius.training.contrastive import contrastive_loss
@@ -35,7 +36,13 @@ EmbedRows = Callable[[Tensor, Tensor], Tensor]  # image rows and text rows (-1: 
 
 
 def batch_loss(
-    embed: EmbedRows, pairs: PairRows, batch: PairBatch, temperature: float, *, mask_positives: bool = True
+    embed: EmbedRows,
+    pairs: PairRows,
+    batch: PairBatch,
+    temperature: float | Tensor,
+    *,
+    mask_positives: bool = True,
+    symmetric: bool = True,
 ) -> Tensor:
     """Eq. 2 of a batch; each process embeds its own part of it."""
     query, item = embed(*batch_rows(pairs, batch)).chunk(2)
@@ -43,7 +50,7 @@ def batch_loss(
         positive = pairs.are_positive(batch.query[:, None], batch.item)
     else:
         positive = batch.item[:, None] == batch.item
-    return contrastive_loss(query, item, temperature, positive)
+    return contrastive_loss(query, item, temperature, positive, symmetric=symmetric)
 
 
 def batch_rows(pairs: PairRows, batch: PairBatch) -> tuple[Tensor, Tensor]:
@@ -146,6 +153,8 @@ def train_encoder(
     seed: int,
     device: torch.device,
     temperature: float = 0.01,
+    learned_temperature: bool = False,
+    symmetric: bool = True,
     mask_positives: bool = True,
     balance: float = 1.0,
     image_rate: float = 1.0,
@@ -158,12 +167,13 @@ def train_encoder(
 ) -> TrainingResult:
     """Train `encoder` on `data`; its module holds the best weights afterwards.
 
-    `images` are those of `data`. With a `teacher` (float pixels 0 … 255 to vectors), the cosine distance to
-    its vectors is added to the loss (of encoders with two towers).
+    `images` are those of `data`. A `learned_temperature` is the encoder's own. With a `teacher` (float pixels
+    0 … 255 to vectors), the cosine distance to its vectors is added to the loss (with two towers).
     """
     texts = TokenTable(data.texts, encoder, device)
     pairs = rows_of(data).to(device).balanced(balance)
     augmented = smallest_view < 1 or colour > 0
+    scale = logit_scale(encoder) if learned_temperature else None
     announced: list[int] = []  # the step from which on images are decoded ahead
 
     def image_rows(number: int) -> Tensor:
@@ -188,7 +198,10 @@ def train_encoder(
                 distances.append(1 - F.cosine_similarity(vectors.float(), teacher(pixels).float()).mean())
 
         embed = embedder(encoder, views, texts.__getitem__, compare)
-        loss = batch_loss(embed, pairs, batch, temperature, mask_positives=mask_positives)
+        loss = batch_loss(
+            embed, pairs, batch, temperature if scale is None else torch.exp(-scale),
+            mask_positives=mask_positives, symmetric=symmetric,
+        )  # fmt: skip
         losses = {"contrastive": loss, "loss": loss}
         if teacher is not None:
             losses["teacher"] = torch.stack(distances).mean() if distances else loss.new_zeros(())
@@ -199,7 +212,8 @@ def train_encoder(
         return image_rate if name.removeprefix("towers.").startswith(IMAGE_TOWERS) else 1.0
 
     settings = {
-        "temperature": temperature, "mask_positives": mask_positives, "balance": balance,
+        "temperature": "learned" if learned_temperature else temperature, "symmetric": symmetric,
+        "mask_positives": mask_positives, "balance": balance,
         "image_rate": image_rate, "views": [smallest_view, colour],
         "teacher": teacher_weight if teacher else 0.0, "data": [len(data.query_ids), len(data.item_ids)],
     }  # fmt: skip
@@ -207,3 +221,13 @@ def train_encoder(
         "encoder", encoder.module, step, config, folder=folder, seed=seed, validate=validate,
         settings=settings, rate_factor=rate_factor, show=show,
     )  # fmt: skip
+
+
+def logit_scale(encoder: AnyTrainable) -> Tensor:
+    """The logarithm of 1 / temperature that the encoder itself has, as CLIP does."""
+    scale = getattr(encoder.module, "logit_scale", None)
+    if not isinstance(scale, Tensor) or scale.numel() != 1:
+        raise BadInput(
+            "this encoder has no temperature to learn: set encoder_training.learned_temperature to false"
+        )
+    return scale.requires_grad_()

@@ -159,10 +159,13 @@ def train_stage(
 ) -> TrainingResult:
     """Eq. 2 with the values of the recipe's `encoder_training`; the best weights on val are kept."""
     if table.frozen != "none":
+        if table.learned_temperature or not table.symmetric:
+            raise BadInput("frozen towers: heads know no learned_temperature and no symmetric = false")
         return _train_heads(encoder, table, splits, images, folder, seed, teacher)
     return train_encoder(
         encoder, splits.train, images.train, table.optimiser, folder=folder / "encoder", seed=seed,
-        device=device, temperature=table.temperature, mask_positives=table.mask_positives,
+        device=device, temperature=table.temperature, learned_temperature=table.learned_temperature,
+        symmetric=table.symmetric, mask_positives=table.mask_positives,
         balance=table.balance, image_rate=table.image_rate, smallest_view=table.smallest_view,
         colour=table.colour, teacher=teacher, teacher_weight=table.teacher_weight,
         validate=validator(encoder, splits.val, device, images.val),

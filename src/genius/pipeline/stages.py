@@ -89,6 +89,8 @@ def _stages_to_train(recipe: Recipe, stage: str) -> list[str]:
 def _require_splits(recipe: Recipe) -> None:
     """Refuse data without a split that training needs, before anything is encoded."""
     there = open_dataset(recipe.data.format, recipe.data.root, recipe.data.datasets).splits()
+    if recipe.data.train not in ("train", *there):
+        raise BadInput(f"{recipe.data.root} has no split {recipe.data.train!r}: set data.train to train")
     for split in ("train", "val"):
         if split not in there and f"union_{split}" not in there:
             raise BadInput(
@@ -109,12 +111,12 @@ def _scaled(optimiser: OptimiserConfig, train: Pairs, what: str) -> OptimiserCon
     return fitted
 
 
-def _data(recipe: Recipe, split: str, *, defaults: bool = True) -> TrainingSet:
+def _data(recipe: Recipe, split: str) -> TrainingSet:
     """A split of the recipe's data: all of train, as much of val as the recipe wants."""
     table = recipe.data
     dataset = open_dataset(table.format, table.root, table.datasets)
     if split == "train":
-        return read_training_set(dataset, split, defaults=defaults)
+        return read_training_set(dataset, table.train, defaults=table.default_instructions)
     return read_training_set(
         dataset, split, chosen=True, most_queries=table.val_queries, most_items=table.val_items
     )
@@ -123,9 +125,7 @@ def _data(recipe: Recipe, split: str, *, defaults: bool = True) -> TrainingSet:
 def _encoder(recipe: Recipe, folder: Path, device: torch.device) -> None:
     """Stage 0: an encoder in `folder`/model."""
     table = recipe.encoder_training
-    splits = Splits(
-        _data(recipe, "train", defaults=table is None or table.default_instructions), _data(recipe, "val")
-    )
+    splits = Splits(_data(recipe, "train"), _data(recipe, "val"))
     encoder = _initial_encoder(recipe, device)
     teacher, images = None, None
     if recipe.distillation is not None:

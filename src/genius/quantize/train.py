@@ -23,7 +23,7 @@ from genius.data.pairs import Pairs
 from genius.errors import BadInput, TrainingStopped
 from genius.quantize.codebooks import MovingAverage, init_codebooks
 from genius.quantize.health import LEAST_PURITY, LEAST_USAGE, CodeHealth, measure
-from genius.quantize.losses import agreement_loss, residual_loss
+from genius.quantize.losses import AgreementGradient, agreement_loss, residual_loss
 from genius.quantize.model import Quantizer
 from genius.quantize.recall import code_recall, fuse_items, fuse_queries, phi_recall
 from genius.quantize.refine import refine
@@ -48,6 +48,7 @@ class QuantizerObjective:
     contrastive: float = 1.0
     residual: float = 100.0  # beta
     agreement: float = 100.0  # gamma
+    agreement_gradient: AgreementGradient = "once"
     mask_positives: bool = True
     decay: float = 0.9
     dead_below: float = 2.0
@@ -182,7 +183,9 @@ def stage_losses(
     if objective.residual:
         losses["residual"] = residual_loss(z, partial)
     if objective.agreement:
-        losses["agreement"] = agreement_loss(query, item, partial[0::2, -1], partial[1::2, -1])
+        losses["agreement"] = agreement_loss(
+            query, item, partial[0::2], partial[1::2], objective.agreement_gradient
+        )
     weighted = [getattr(objective, name) * value for name, value in losses.items()]
     return {"loss": torch.stack(weighted).sum(), **losses}
 
