@@ -56,6 +56,7 @@ def migrate(connection: sqlite3.Connection, version: int) -> None:
         _widen_checksums(connection, thumbnails=version == 2)
     if version < 4:
         connection.execute(schema.PASSAGES)
+        failpoint("during-migration")
         connection.execute(schema.PASSAGE_COUNTS)
     connection.execute(f"PRAGMA user_version = {schema.VERSION}")
     failpoint("before-migration-commit")
