@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from genius.cli import VERBS, app
 from genius.errors import BadInput
 from genius.evaluate.options import EvalOptions, FrontierOptions, GenerativeConfig
+from genius.evaluate.provenance import commit
 from genius.evaluate.run import split_encoder
 from genius.evaluate.systems import (
     FAISS,
@@ -158,10 +159,15 @@ def test_what_starts_at_random_is_made_for_each_seed(tiny_model, tmp_path):
     assert [system.settings["seed"] for system in made[1:4]] == [0, 1, 2]
 
 
-def test_results_are_saved_beside_what_is_printed(genius, tmp_path):
+def test_results_are_saved_with_command_and_commit(genius, tmp_path, monkeypatch):
+    monkeypatch.setenv("GENIUS_COMMIT", "0123abc")
+    commit.cache_clear()
+    monkeypatch.setattr("sys.argv", ["genius", "eval", "--data", "/a/b", "--systems", "exact, pq"])
     file = tmp_path / "kept" / "results.json"
     out = genius("--systems", "exact", "--format", "json", "--save", str(file))
-    assert json.loads(file.read_text()) == json.loads(out.stdout)
+    about = {"command": "genius eval --data BENCH --systems 'exact, pq'", "commit": "0123abc"}
+    assert json.loads(file.read_text()) == about | json.loads(out.stdout)
+    commit.cache_clear()
 
 
 def test_help_is_light():
