@@ -47,6 +47,15 @@ def test_clients_that_never_read_keep_nobody_out(serving, kit, path):
                 line.close()
 
 
+def test_one_who_never_reads_an_open_page_takes_no_place_of_the_api(serving, kit):
+    with (
+        serving(Limits(requests=1, open_requests=1, send_s=30)) as live,
+        stuffed(live, kit, "/openapi.json", 4000),
+    ):
+        kit.wait_until(lambda: status_of(live, kit, "/openapi.json") == 503, 10)  # the only place is taken
+        assert [status_of(live, kit, "/v1/stats") for _ in range(3)] == [200, 200, 200]
+
+
 def test_a_client_that_never_reads_is_hung_up_on(serving, kit):
     with serving(Limits(send_s=0.5)) as live:
         line = stuffed(live, kit, "/openapi.json", 4000)
