@@ -1,4 +1,4 @@
-"""GRACE, IRGen and DSI on clustered vectors: they learn their pool and beat chance by far."""
+"""GRACE, IRGen and DSI on clustered vectors: they learn their pool."""
 
 from __future__ import annotations
 
@@ -39,24 +39,20 @@ def examples(few_clusters):
     return TrainingExamples(queries, items, [f"train {n}" for n in range(100)], pairs, "examples")
 
 
-@pytest.mark.parametrize("kind", ["numeric", "semantic"])
-def test_grace_beats_chance(few_clusters, examples, kind):
-    system = GenerativeBaseline(f"grace-{kind}", lambda: examples, QUICK)
+@pytest.mark.parametrize(
+    ("name", "least"), [("grace-numeric", 0.3), ("grace-semantic", 0.6), ("irgen", 0.6), ("dsi-nci", 0.6)]
+)
+def test_each_learns_its_pool(few_clusters, examples, pool_of, name, least):
+    """After one step they find less than a tenth; numbers, which follow no rule, are learned last."""
+    system = GenerativeBaseline(name, lambda: examples, QUICK)
+    if name == "irgen":
+        system = irgen(examples, 3, 32, QUICK)
     assert isinstance(system, System)
-    assert system.name == f"grace-{kind}"
-    system.index(few_clusters.pool)
-    assert few_clusters.hit(system.search(few_clusters.encoded, 10)) > 8 * few_clusters.chance
+    assert system.name == name
+    texts = name == "dsi-nci"  # it searches texts
+    system.index(pool_of(few_clusters.items, modality=np.full(len(few_clusters.items), texts, np.uint8)))
+    assert few_clusters.hit(system.search(few_clusters.encoded, 10)) > least
     assert 1 < system.bytes_per_item() < 16
-
-
-def test_irgen_and_dsi_beat_chance(few_clusters, examples, pool_of):
-    one = irgen(examples, 3, 32, QUICK)
-    one.index(few_clusters.pool)
-    assert few_clusters.hit(one.search(few_clusters.encoded, 10)) > 15 * few_clusters.chance
-    texts = pool_of(few_clusters.items, modality=np.ones(len(few_clusters.items), np.uint8))
-    other = GenerativeBaseline("dsi-nci", lambda: examples, QUICK)
-    other.index(texts)
-    assert few_clusters.hit(other.search(few_clusters.encoded, 10)) > 15 * few_clusters.chance
 
 
 def test_each_is_made_for_one_task(examples):

@@ -64,18 +64,23 @@ def hit(found, relevant, k=5):
 
 
 @pytest.mark.parametrize("make", [Exact, faiss_flat, hnsw, ivf_pq, ivf_pq_best, pq, faiss_rq])
-def test_systems_that_keep_vectors_or_codes_beat_chance(emoji, make):
+def test_systems_that_keep_vectors_or_codes_find_most(emoji, make):
+    """Exact search finds 0.855, the smallest codes 0.81."""
     pool, queries, relevant, _ = emoji
     system = make()
     system.index(pool)
-    assert hit(system.search(queries, 10), relevant) > 20 * 5 / len(pool)
+    assert hit(system.search(queries, 10), relevant) > 0.75
+
+
+LEARNED = {"grace-numeric": 0.05, "grace-string": 0.05, "grace-semantic": 0.2, "grace-structured": 0.2,
+           "irgen": 0.05, "dsi-nci": 0.25}  # after one step: at most 0.013  # fmt: skip
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_systems_that_memorize_beat_chance(emoji, name):
+def test_systems_that_memorize_learn_their_pool(emoji, name):
     pool, queries, relevant, examples = emoji
     if name == "dsi-nci":  # searches texts
         pool = replace(pool, modality=np.ones_like(pool.modality))
     system = GenerativeBaseline(name, lambda: examples, QUICK)
     system.index(pool)
-    assert hit(system.search(queries, 10), relevant) > 3 * 5 / len(pool)
+    assert hit(system.search(queries, 10), relevant) > LEARNED[name]
