@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 from genius.training.log import read_log
 
 SCRIPT = Path(__file__).resolve().parents[1] / "decode" / "clusters.py"
 
 
-def train(folder: Path, die_at: int = -1) -> int:
-    """Run 30 steps with dropout in a process of their own, which kills itself at the given step."""
-    command = [sys.executable, str(SCRIPT), str(folder), "0.2", str(die_at)]
-    return subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=600).returncode
+def test_killed_and_resumed_training_gives_the_same_losses(start_script: Any, tmp_path: Path) -> None:
+    """30 steps with dropout, in processes that kill themselves at the given step."""
 
+    def train(folder: Path, die_at: int = -1) -> int | None:
+        process = start_script(SCRIPT, folder, 0.2, die_at)
+        process.join(600)
+        return process.exitcode
 
-def test_killed_and_resumed_training_gives_the_same_losses(tmp_path: Path) -> None:
     left_alone, killed = tmp_path / "alone", tmp_path / "killed"
     assert train(left_alone) == 0
     for die_at in (4, 17):  # before the first checkpoint, and after it

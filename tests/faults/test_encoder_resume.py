@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import runpy
 import signal
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,20 +19,23 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(runpy.run_path(str(SCRIPT))["write_mbeir"](tmp_path_factory.mktemp("data")))
 
 
-def train(data: Path, folder: Path, die_at: int = -1) -> int:
-    """12 steps with random views, a checkpoint every 4, in a process that kills itself at the given step."""
-    command = [sys.executable, str(SCRIPT), str(data), str(folder), str(die_at)]
-    return subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=240).returncode
+def test_killed_and_resumed_training_gives_the_same_losses(
+    start_script: Any, data: Path, tmp_path: Path
+) -> None:
+    """12 steps with random views, a checkpoint every 4, in processes that kill themselves at a step."""
 
+    def train(folder: Path, die_at: int = -1) -> int | None:
+        process = start_script(SCRIPT, data, folder, die_at)
+        process.join(240)
+        return process.exitcode
 
-def test_killed_and_resumed_training_gives_the_same_losses(data: Path, tmp_path: Path) -> None:
     alone, killed = tmp_path / "alone", tmp_path / "killed"
-    assert train(data, alone) == 0
-    assert train(data, killed, die_at=2) == -signal.SIGKILL  # before the first checkpoint
+    assert train(alone) == 0
+    assert train(killed, die_at=2) == -signal.SIGKILL  # before the first checkpoint
     assert not (killed / "checkpoint.safetensors").exists()
-    assert train(data, killed, die_at=6) == -signal.SIGKILL  # after it
+    assert train(killed, die_at=6) == -signal.SIGKILL  # after it
     assert read_log(killed / "log.jsonl")[-1]["step"] == 4
-    assert train(data, killed) == 0
+    assert train(killed) == 0
     logs = [
         [{k: v for k, v in line.items() if k != "samples_per_s"} for line in read_log(folder / "log.jsonl")]
         for folder in (alone, killed)
