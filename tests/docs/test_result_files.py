@@ -67,6 +67,13 @@ def test_parts_of_a_file_are_looked_at_one_by_one() -> None:
     assert parts({"rows": []}) == [{"rows": []}]
 
 
+def test_the_ablations_were_run_as_one_command() -> None:
+    found = json.loads((REPOSITORY / "benchmarks" / "results" / "ablations.json").read_text(encoding="utf-8"))
+    if "ablations" in OLDER and "commit" not in found:
+        pytest.skip("measured before commands were recorded, in parts")
+    assert [by["command"] for by in found["trained_by"]] == [found["command"]]
+
+
 # What writes the files
 
 

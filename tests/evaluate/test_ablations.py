@@ -41,10 +41,11 @@ class Bench:
     def __init__(self, hits):
         self.hits, self.trained, self.saved, self.said = hits, [], [], []
 
-    def run(self, variants, folder, seeds=1, overrides=()):
+    def run(self, variants, folder, seeds=1, overrides=(), command="genius ablate"):
         keep = lambda outcome: self.saved.append(dict(outcome))  # noqa: E731
+        by = {"command": command, "commit": "0123abc"}
         runner = AblationRunner(
-            RECIPE, overrides, folder, seeds, self.train, self.evaluate, self.said.append, keep
+            RECIPE, overrides, folder, seeds, self.train, self.evaluate, self.said.append, keep, by
         )
         return runner.run(variants)
 
@@ -181,6 +182,26 @@ def test_parts_of_the_work_are_collected_from_one_folder(tmp_path):
     assert last.trained == []
     effects = {v["name"]: v["effects"]["genius"]["difference"] for v in whole["variants"]}
     assert effects == pytest.approx({"hard targets": -0.2, "no fusion": -0.1, "beam 1": -0.5})
+
+
+def test_the_outcome_says_which_commands_trained_its_models(tmp_path):
+    both = choose_variants("hard targets, no fusion, no contrastive loss, beam 1", VARIANTS)
+    whole = Bench({"base": 30}).run(both, tmp_path / "whole", seeds=2)
+    assert whole["trained_by"] == [{"command": "genius ablate", "commit": "0123abc"}]
+    assert not any("put together" in note for note in ablation_table(whole).notes)
+    again = Bench({"base": 30}).run(both, tmp_path / "whole", seeds=2)  # as after a stop
+    assert again["trained_by"] == whole["trained_by"]
+
+    Bench({"base": 30}).run(both[:1], tmp_path / "parts", command="first")
+    parts = Bench({"base": 30}).run(both, tmp_path / "parts", command="second")
+    assert [by["command"] for by in parts["trained_by"]] == ["first", "second"]
+    (note,) = [line for line in ablation_table(parts).notes if "put together" in line]
+    assert note == "put together from models that 2 commands trained: `first`, `second`"
+    (tmp_path / "parts" / "base" / "trained_by.json").unlink()  # a folder of an earlier version
+    parts = Bench({"base": 30}).run(both, tmp_path / "parts", command="third")
+    assert parts["trained_by"][0] == {}
+    del parts["trained_by"]
+    assert "which commands trained the models was not recorded" in ablation_table(parts).notes
 
 
 def test_a_base_that_was_trained_again_is_noted(tmp_path):

@@ -134,7 +134,8 @@ def ablate(
 
     values = [f"data.root={data}", f"device={device}", *(set_ or [])]
     wanted = choose_variants(variants, variants_of(load_recipe(recipe, values), DECODER_BEAM))
-    runner = AblationRunner(recipe, values, to, seeds, train_stages, evaluated, log, keep)
+    command = {"command": command_line(), **at}
+    runner = AblationRunner(recipe, values, to, seeds, train_stages, evaluated, log, keep, command)
     outcome = runner.run(wanted)
     print_result(outcome, ablation_table(outcome), format_)
 

@@ -4,15 +4,17 @@ Variants differ from the base recipe in a value or two; all share the encoder an
 those that change the decoder only share the base's quantizer. Beams need no training. The paper's effects
 stand beside ours: data and sizes differ, so signs and order can be compared, levels cannot. Whatever was
 trained or evaluated before is not done again, and the outcome is saved after each variant: several processes
-may train different variants in one folder, and a last run over all of them collects their effects.
+may train different variants in one folder, and a last run over all of them collects their effects. The
+outcome says which commands trained its models: one, unless parts were put together.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ LEVELS, CODES = (5, 7, 9), (256, 1024, 4096)
 LARGE = frozenset({"decoder of t5-base size", "decoder of t5-large size"})  # hours without a large GPU
 RECIPE = "recipe.json"
 STOPPED = "stopped.txt"  # why the training of a variant ended by itself
+TRAINED_BY = "trained_by.json"  # command and commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +127,16 @@ class AblationRunner:
     evaluate: Callable[[Path, int], Results]  # model's folder, beam (0: as it has it): runs SYSTEMS
     log: Callable[[str], None]
     save: Callable[[Mapping[str, Any]], None] = lambda outcome: None
+    command: Mapping[str, Any] = field(default_factory=dict)  # this run: command and commit
 
     def run(self, variants: Sequence[Variant]) -> dict[str, Any]:
         """The outcome as plain values; effects are paired over queries, each averaged over the seeds."""
         recipe = load_recipe(self.recipe, list(self.overrides)).model_dump(mode="json")
-        outcome: dict[str, Any] = {"recipe": recipe, "seeds": self.seeds, "variants": []}
+        outcome: dict[str, Any] = {"recipe": recipe, "seeds": self.seeds, "trained_by": [], "variants": []}
         self.log("training and evaluating the base recipe")
         base = [self.evaluate(self._model(None, seed), 0) for seed in range(self.seeds)]
         outcome |= _describe(base)
+        self._note_commands(outcome, None)
         self.save(outcome)
         for variant in variants:
             self.log(variant.name if variant.beam else f"training and evaluating: {variant.name}")
@@ -145,6 +150,7 @@ class AblationRunner:
             except TrainingStopped as error:
                 measured = {"stopped": str(error)}
             minutes = (time.perf_counter() - start) / 60
+            self._note_commands(outcome, variant)
             outcome["variants"].append(asdict(variant) | {"minutes": minutes} | measured)
             self.save(outcome)
         return outcome
@@ -155,25 +161,36 @@ class AblationRunner:
         changes = () if variant is None else variant.overrides
         return load_recipe(self.recipe, [*shared, f"seed={first + seed}", *changes])
 
+    def _folder(self, variant: Variant | None, seed: int) -> Path:
+        name = "base" if variant is None or variant.beam else variant.name.replace(" ", "-")
+        return self.folder / (f"{name}-seed{seed}" if seed else name)
+
+    def _note_commands(self, outcome: dict[str, Any], variant: Variant | None) -> None:
+        """Add the commands that trained the models of a variant, each once."""
+        folders = [self._folder(variant, seed) for seed in range(self.seeds)]
+        for folder in folders:
+            if not folder.is_dir():  # the training of an earlier seed stopped by itself
+                continue
+            file = folder / TRAINED_BY
+            by = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+            if by not in outcome["trained_by"]:
+                outcome["trained_by"].append(by)
+
     def _model(self, variant: Variant | None, seed: int) -> Path:
         """The folder of a variant's model (None: the base's), trained unless it is there.
 
         A variant that changes the beam only is the base; one that changes the decoder only starts from a
         copy of the base's quantizer.
         """
-        suffix = f"-seed{seed}" if seed else ""
-        base = self.folder / f"base{suffix}"
-        if variant is None or variant.beam:
-            folder, recipe = base, self._recipe(seed, None)
-        else:
-            folder = self.folder / (variant.name.replace(" ", "-") + suffix)
-            recipe = self._recipe(seed, variant)
+        base, folder = self._folder(None, seed), self._folder(variant, seed)
+        recipe = self._recipe(seed, None if folder == base else variant)
         model, stopped = folder / "model", folder / STOPPED
         _check_recipe(recipe, folder / RECIPE)
         if stopped.exists():
             raise TrainingStopped(stopped.read_text(encoding="utf-8"))
         if (model / "decoder.safetensors").exists():
             return model
+        write_file(folder / TRAINED_BY, [json.dumps(self.command).encode()])
         stage, before = "all", self._recipe(seed, None)
         tables = ("quantizer", "quantizer_training")
         if folder != base and all(getattr(recipe, name) == getattr(before, name) for name in tables):

@@ -113,6 +113,12 @@ def _notes(outcome: Outcome) -> list[str]:
         for variant in outcome["variants"]
         if "base" in variant
     ]
+    commands = outcome.get("trained_by")
+    if commands is None:
+        notes.append("which commands trained the models was not recorded")
+    elif len(commands) > 1:
+        shown = ", ".join(f"`{each['command']}`" if each else "one not recorded" for each in commands)
+        notes.append(f"put together from models that {len(commands)} commands trained: {shown}")
     if outcome["limit"]:
         notes.append(f"at most {outcome['limit']} queries of each row")
     return notes
