@@ -7,6 +7,7 @@ import pytest
 
 from genius.data.mbeir import MBeir
 from genius.errors import BadData
+from genius.evaluate import environment
 from genius.evaluate.cache import read_items, read_queries
 from genius.evaluate.embeddings import Embedder
 from genius.types import Item
@@ -146,3 +147,25 @@ def test_nan_from_the_encoder_stops_the_run(colours, tiny_model, tmp_path):
     model.encoder.encode_texts = lambda texts: np.full((len(texts), 8), np.nan, dtype=np.float32)
     with pytest.raises(BadData, match="NaN"):
         Embedder(model, tmp_path).pool(read_items([Item("a", text="One.")], fuses=False))
+
+
+@pytest.mark.parametrize("changed", ["torch", "numpy", "transformers", "source", "device"])
+def test_another_environment_finds_nothing_in_the_cache(tiny_model, tmp_path, monkeypatch, changed):
+    """Vectors and codes of another library, source or device are others, whatever the weights are."""
+    contents = read_items([Item("a", text="One."), Item("b", text="Two.")], fuses=False)
+    Embedder(tiny_model(), tmp_path).pool(contents)
+    same = tiny_model()
+    Embedder(same, tmp_path).pool(contents)
+    assert (same.encoder.texts, same.quantized) == (0, 0)
+    known = environment.library_version
+    if changed == "source":
+        monkeypatch.setattr(environment, "source_hash", lambda *parts: "edited")
+    elif changed == "device":
+        monkeypatch.setattr(environment, "device_name", lambda device: "another GPU")
+    else:
+        monkeypatch.setattr(
+            environment, "library_version", lambda name: "0.0" if name == changed else known(name)
+        )
+    other = tiny_model()
+    Embedder(other, tmp_path).pool(contents)
+    assert (other.encoder.texts, other.quantized) == (2, 2)

@@ -12,11 +12,12 @@ import pytest
 from genius.data.base import Row
 from genius.data.mbeir import MBeir
 from genius.errors import BadData, BadInput
+from genius.evaluate import environment
 from genius.evaluate.baselines.exact import Exact
-from genius.evaluate.evaluator import SEARCH_SOURCES, Evaluator
+from genius.evaluate.environment import CODE_SOURCES, SEARCH_SOURCES, VECTOR_SOURCES, source_hash
+from genius.evaluate.evaluator import Evaluator
 from genius.evaluate.metrics import NO_ITEM
 from genius.evaluate.options import EvalOptions
-from genius.evaluate.results import source_hash
 
 NAMES = {"data": "colours", "model": "tiny"}
 
@@ -126,9 +127,18 @@ def test_another_model_or_picture_is_searched_anew(colours, tiny_model, tmp_path
     assert changed.searched == 2
 
 
+def test_another_library_or_device_is_searched_anew(colours, tiny_model, tmp_path, monkeypatch):
+    evaluate(colours, tiny_model(), tmp_path, "universal", [Counting()])
+    for name, value in (("library_version", lambda name: "0.0"), ("device_name", lambda device: "a GPU")):
+        monkeypatch.setattr(environment, name, value)
+        other = Counting()
+        evaluate(colours, tiny_model(), tmp_path, "universal", [other])
+        assert other.searched == 2
+
+
 def test_answers_are_found_anew_when_the_code_that_finds_them_changes():
     folder = Path(source_hash.__wrapped__.__code__.co_filename).parents[1]
-    assert all((folder / part).exists() for part in SEARCH_SOURCES)
+    assert all((folder / part).exists() for part in (*VECTOR_SOURCES, *CODE_SOURCES, *SEARCH_SOURCES))
     assert source_hash("search") != source_hash("decode")
     assert source_hash() != source_hash(*SEARCH_SOURCES)
 

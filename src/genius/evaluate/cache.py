@@ -2,9 +2,9 @@
 and arrays on disk under a hash of what they were computed from.
 
 Files are hashed here and nothing is encoded, so the cost of a run is known before it starts. A cache belongs
-to a model's fingerprint; a row's key is a hash of what was encoded. So a changed image, text or model is
-computed again, a copied or renamed file is found, and pools that share items share rows. Each batch of rows
-is a file, written atomically: a run that was stopped goes on where it was.
+to a model's fingerprint and its environment (environment.py); a row's key is a hash of what was encoded. So a
+changed image, text or model is computed again, a copied or renamed file is found, and pools that share items
+share rows. Each batch of rows is a file, written atomically: a run that was stopped goes on where it was.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Pools and queries as embeddings and codes; each distinct image and text is encoded once per encoder.
 
-Embeddings are cached under the encoder's fingerprint, codes under the model's (see cache.py), so a new
-quantizer costs no encoding and a stopped run goes on. A pool larger than memory is memory-mapped.
+Embeddings are cached under the encoder's fingerprint, codes under the model's (see cache.py), both together
+with the environment (environment.py), so a new quantizer costs no encoding and a stopped run goes on. A pool
+larger than memory is memory-mapped.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from genius.data.images import open_image
 from genius.encode.base import Encoder, FusingEncoder, Parts, encode_parts
 from genius.errors import BadData, BadImage
 from genius.evaluate.cache import ABSENT, MODALITIES, ArrayCache, Input, Inputs, Key, Progress
+from genius.evaluate.environment import CODE_SOURCES, VECTOR_SOURCES, environment
 from genius.types import Modality
 
 if TYPE_CHECKING:
@@ -112,10 +114,11 @@ class Embedder:
         self.fuses = isinstance(model.encoder, FusingEncoder)
         self._model, self._folder = model, folder
         self._progress = progress or (lambda label, done, total: None)
-        self._embeddings = ArrayCache(
-            folder / "vectors", model.encoder.fingerprint, model.encoder.dim, "float32"
-        )
-        self._codes = ArrayCache(folder / "codes", model.fingerprint, len(model.sizes), "uint16")
+        self.device = getattr(model.encoder, "device", "cpu")
+        encoder = f"{model.encoder.fingerprint}, {environment(self.device, *VECTOR_SOURCES)}"
+        quantizer = f"{model.fingerprint}, {environment(self.device, *CODE_SOURCES)}"
+        self._embeddings = ArrayCache(folder / "vectors", encoder, model.encoder.dim, "float32")
+        self._codes = ArrayCache(folder / "codes", quantizer, len(model.sizes), "uint16")
         self._bad: set[Key] = set()  # images that do not decode
 
     def count_missing(self, inputs: Sequence[Inputs]) -> tuple[int, int]:

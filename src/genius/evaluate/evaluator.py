@@ -24,10 +24,11 @@ from genius.data.base import Dataset, LabelledQuery, Row
 from genius.errors import BadData, BadInput
 from genius.evaluate.cache import Inputs, Progress, key_of, read_items, read_queries
 from genius.evaluate.embeddings import Embedder, EncodedPool, EncodedQueries, EncoderOnly
+from genius.evaluate.environment import SEARCH_SOURCES, environment
 from genius.evaluate.metrics import NO_ITEM, Qrels
 from genius.evaluate.options import EvalOptions
 from genius.evaluate.protocol import DEPTH, SETTINGS, Faults, RowMetrics, RowQrels, match_qrels, row_metrics
-from genius.evaluate.results import Entry, Results, source_hash
+from genius.evaluate.results import Entry, Results
 from genius.evaluate.systems import System, TopK
 from genius.evaluate.trec import write_run
 from genius.files import storage_errors, write_file
@@ -35,25 +36,21 @@ from genius.files import storage_errors, write_file
 if TYPE_CHECKING:
     from genius.model import Model
 
-# the source that can change an answer; a new figure or table costs no search
-SEARCH_SOURCES = (
-    *("data", "decode", "encode", "model.py", "quantize", "search", "training", "types.py"),
-    *(f"evaluate/{name}" for name in ("baselines", "cache.py", "embeddings.py", "systems.py")),
-)
-
 
 class CachedSearch:
     """A system on a pool whose answers are cached; the pool is indexed once an answer is missing.
 
     The key holds all that an answer depends on: the system and its settings (the hash of a decoder among
-    them), the model's fingerprint, the hashes of pool and queries and of the source of the search.
+    them), the model's fingerprint, the hashes of pool and queries, and the environment of the search.
     """
 
-    def __init__(self, system: System, pool: EncodedPool, cache: Path, fingerprint: str) -> None:
+    def __init__(
+        self, system: System, pool: EncodedPool, cache: Path, fingerprint: str, device: object = "cpu"
+    ) -> None:
         self._system, self._pool, self._folder = system, pool, cache / "answers"
         settings = json.dumps(dict(system.settings), sort_keys=True, default=str)
-        source = source_hash(*SEARCH_SOURCES)
-        parts = (system.name, settings, fingerprint, pool.digest, source, str(DEPTH))
+        where = environment(device, *SEARCH_SOURCES)
+        parts = (system.name, settings, fingerprint, pool.digest, where, str(DEPTH))
         self._key = [part.encode() for part in parts]
         self._indexed = False
         self.bytes_per_item = float("nan")  # known after a search
@@ -153,7 +150,8 @@ class Evaluator:
         for pool, group in self._groups():
             encoded = {row: list(map(self.embedder.queries, self._queries[row])) for row in group}
             for name, seeds in by_name.items():
-                searches = [CachedSearch(s, pool, self._cache, self._model.fingerprint) for s in seeds]
+                marks = (self._model.fingerprint, self.embedder.device)
+                searches = [CachedSearch(system, pool, self._cache, *marks) for system in seeds]
                 for row, matched in group.items():
                     if not seeds[0].supports(row):
                         left = {"system": name, "dataset": row.dataset, "task": row.task}

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from genius.data.base import Row
 from genius.errors import BadInput
+from genius.evaluate.environment import library_version, source_hash
 from genius.evaluate.metrics import Interval, bootstrap
 from genius.evaluate.protocol import RowMetrics, mean_over_rows
 
@@ -196,24 +193,7 @@ def compare_rows(
 def versions() -> dict[str, str]:
     """Versions of what the metrics depend on, the hash of our own source among them."""
     found = {"python": platform.python_version(), "source": source_hash()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
-
-
-@cache
-def source_hash(*parts: str) -> str:
-    """A hash of this package's own files, or of those under `parts` only (folders and files of it)."""
-    folder = Path(__file__).resolve().parents[1]
-    state = hashlib.blake2b(digest_size=8)
-    for file in sorted(folder.rglob("*.py")):
-        name = file.relative_to(folder).as_posix()
-        if not parts or any(name == part or name.startswith(f"{part}/") for part in parts):
-            state.update(name.encode() + b"\0" + file.read_bytes())
-    return state.hexdigest()
+    return found | {package: library_version(package) for package in PACKAGES}
 
 
 @dataclass(frozen=True, slots=True)
