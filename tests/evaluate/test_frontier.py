@@ -126,13 +126,13 @@ def test_a_system_that_was_not_measured_is_not_compared():
 
 def test_a_crossover_beyond_the_sizes_is_only_expected():
     points = [point("exact", n, n / 1000) for n in (1000, 10_000)]  # 1, 10 ms: grows with the pool
-    points += [point("level", n, 100.0) for n in (1000, 10_000)]
+    points += [point("level", n, 18.0) for n in (1000, 10_000)]
     points += [point("as steep", n, n / 10) for n in (1000, 10_000)]
-    points += [point("far", n, 1e5) for n in (1000, 10_000)]
+    points += [point("far", n, 21.0) for n in (1000, 10_000)]  # at 2.1 times the largest size
     found = {each.system: each for each in crossovers(points)}
     assert found["level"].items is None
-    assert found["level"].expected == pytest.approx(100_000)
-    assert found["level"].line().endswith("; extrapolated, it is faster from about 100,000 items")
+    assert found["level"].expected == pytest.approx(18_000)
+    assert found["level"].line().endswith("; extrapolated, it is faster from about 20,000 items")
     assert found["as steep"].expected is None
     assert found["far"].expected is None
 

@@ -13,7 +13,13 @@ from genius.errors import BadInput
 from genius.evaluate.ablations import SYSTEMS
 from genius.evaluate.protocol import match_qrels, row_metrics
 from genius.evaluate.report.pages import MAIN, ReportInputs, pages
-from genius.evaluate.report.studies import frontier_table, hit_table, relative, with_full_hit_rates
+from genius.evaluate.report.studies import (
+    crossover_lines,
+    frontier_table,
+    hit_table,
+    relative,
+    with_full_hit_rates,
+)
 from genius.evaluate.report.tables import published_table, shares_table, text_to_image_table
 from genius.evaluate.results import Entry, Results, compare
 
@@ -229,3 +235,12 @@ def test_the_published_pages_are_those_of_the_numbers():
         lines = [line for line in text.splitlines() if not line.startswith("![")]
         shown = [line for line in (docs / path).read_text().splitlines() if not line.startswith("![")]
         assert lines == shown, f"docs/{path}: run `genius report --numbers benchmarks/results --to docs`"
+
+
+def test_a_crossover_is_extrapolated_to_twice_the_largest_pool_at_most():
+    """Also where an older file has one further away: the largest pool has 4,000 items."""
+    expected = {"a": 8000.0, "b": 8001.0}
+    far = [{"system": s, "than": "exact", "items": None, "expected": n} for s, n in expected.items()]
+    near, beyond = crossover_lines(FRONTIER | {"crossovers": far})
+    assert near.endswith("every pool size; extrapolated, it is faster from about 8,000 items")
+    assert beyond == "b was slower than exact at every pool size"

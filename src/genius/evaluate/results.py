@@ -26,7 +26,7 @@ PAIRS = (
     *((one, "lookup+codes") for one in ("genius", "decoder+codes")),
     *((one, other) for one in OURS_BY_VECTORS for other in ("exact", "hnsw", "ivf-pq-best")),
 )
-HORIZON = 100  # times the largest measured pool: no crossover is extrapolated beyond
+HORIZON = 2  # times the largest measured pool: no crossover is extrapolated beyond
 PACKAGES = ("genius-search", "torch", "transformers", "numpy", "safetensors", "faiss-cpu")
 
 
@@ -254,7 +254,7 @@ def _extrapolated(sizes: Sequence[int], gaps: Sequence[float]) -> float | None:
         return None
     rate = (gaps[-2] - gaps[-1]) / np.log(sizes[-1] / sizes[-2])
     found = float(sizes[-1] * np.exp(gaps[-1] / rate))
-    return found if found < HORIZON * sizes[-1] else None
+    return found if found <= HORIZON * sizes[-1] else None
 
 
 def _rounded(items: float, digits: int = 1) -> str:

@@ -7,6 +7,7 @@ is faster, and by how much.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from genius.evaluate.ablations import SYSTEMS
 from genius.evaluate.paper import effect, paper
 from genius.evaluate.report.tables import Table, difference, percent
-from genius.evaluate.results import Crossover
+from genius.evaluate.results import HORIZON, Crossover
 from genius.evaluate.systems import FAISS
 
 Outcome = Mapping[str, Any]
@@ -175,11 +176,16 @@ def on_cpu(frontier: Frontier) -> bool:
 
 
 def crossover_lines(frontier: Frontier, only: Sequence[str] = ()) -> list[str]:
-    """From which pool size each system is faster than exact search, in sentences; `only` some systems."""
-    found = [
-        Crossover(**{name: value for name, value in each.items() if name != "text"})
-        for each in frontier["crossovers"]
-    ]
+    """From which pool size each system is faster than exact search, in sentences; `only` some systems.
+
+    What an older file extrapolates further than we do now is left out.
+    """
+    largest = max(point["items"] for point in frontier["points"])
+    found = []
+    for each in frontier["crossovers"]:
+        crossover = Crossover(**{name: value for name, value in each.items() if name != "text"})
+        too_far = crossover.expected is not None and crossover.expected > HORIZON * largest
+        found.append(replace(crossover, expected=None) if too_far else crossover)
     return [each.line() for each in found if not only or each.system in only]
 
 
