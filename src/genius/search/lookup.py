@@ -17,6 +17,7 @@ from genius.search.segment import TrieSegment
 from genius.search.trie import ItemFilter, Nodes, Trie
 
 LEAVES_PER_BEAM = 32  # items left at which a lookup ends: their codes are read and added up
+SCATTERED = 4  # what a strict filter allows lies all over the trie: an item costs as much as so many in a row
 FILTERED_AT_ONCE = (
     8192  # what a filter allows lies all over the trie: more items are found faster by the beam
 )
@@ -42,7 +43,15 @@ def search_by_lookup(
         allowed = [None] * len(tables) if modalities is None else list(modalities)
         return [
             [
-                lookup(s.trie, own, beam, leaves=leaves, stop=stop, modalities=mask, allowed=s.allowed)
+                lookup(
+                    s.trie,
+                    own,
+                    beam,
+                    leaves=leaves // SCATTERED if s.is_strict else leaves,
+                    stop=stop,
+                    modalities=mask,
+                    allowed=s.allowed,
+                )
                 for own, mask in zip(tables, allowed, strict=True)
             ]
             for s in segments
@@ -176,12 +185,12 @@ def _score_leaves(
     trie: Trie, nodes: Nodes, scores: Floats, tables: Sequence[Floats], allowed: ItemFilter | None
 ) -> Candidates:
     """Every item under the nodes, with the rest of its codes added to the node's score."""
-    counts = nodes.end - nodes.start
-    positions = ragged_ranges(nodes.start, counts)
+    if allowed is None:
+        counts = nodes.end - nodes.start
+        positions = ragged_ranges(nodes.start, counts)
+    else:
+        positions, counts = allowed.within(nodes.start, nodes.end)
     total = np.repeat(scores, counts)
-    if allowed is not None:
-        kept = allowed.mask[positions]
-        positions, total = positions[kept], total[kept]
     records = trie.records.take(positions, axis=0)
     for level in range(nodes.level, len(trie.sizes)):
         total += tables[level].take(trie.layout.code(records, level - trie.tree_levels))

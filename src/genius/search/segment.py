@@ -34,6 +34,11 @@ class TrieSegment:
             self._filtered[device] = self._unfiltered[device].filtered(self.allowed)
         return self._filtered[device]
 
+    @property
+    def is_strict(self) -> bool:
+        """Whether a small part of its items may be found."""
+        return self.allowed is not None and self.allowed.positions is not None
+
     def restricted(self, mask: Bools) -> TrieSegment:
         """The same segment with one more filter, by item row; what is on a device is shared."""
         allowed = self.trie.allow(mask)

@@ -28,6 +28,7 @@ from genius.search.trie.packing import RecordLayout
 from genius.search.trie.sorting import build_arrays
 
 MEAN_BUCKET = 4  # a level joins the tree while its nodes have at least this many items on average
+LISTED = 4  # a filter that allows at most one in so many items has a list of them
 SORTED_AT_ONCE = 4_000_000  # items whose codes are sorted together: bounds the memory of a build
 ARRAYS = ("records", "node_code", "node_start", "node_first", "levels", "sizes")
 
@@ -51,13 +52,15 @@ class ItemFilter:
 
     mask: Bools  # (items,)
     count_before: NDArray[np.int32]  # (items + 1,) allowed items before each position
+    positions: NDArray[np.int32] | None = None  # of the allowed items, where they are a small part
 
     @classmethod
     def of(cls, mask: Bools) -> ItemFilter:
         """The filter that allows the positions where `mask` is true."""
         count_before = np.zeros(len(mask) + 1, dtype=np.int32)
         np.cumsum(mask, out=count_before[1:])
-        return cls(mask, count_before)
+        few = LISTED * int(count_before[-1]) <= len(mask)
+        return cls(mask, count_before, np.flatnonzero(mask).astype(np.int32) if few else None)
 
     @property
     def items(self) -> int:
@@ -67,6 +70,14 @@ class ItemFilter:
     def count(self, start: Ints, end: Ints) -> Ints:
         """How many allowed items each range has."""
         return (self.count_before[end] - self.count_before[start]).astype(np.int64)
+
+    def within(self, start: Ints, end: Ints) -> tuple[Ints, Ints]:
+        """The allowed positions of all ranges, one range after the other, and how many each has."""
+        counts = self.count(start, end)
+        if self.positions is not None:
+            return self.positions[ragged_ranges(self.count_before[start], counts)].astype(np.int64), counts
+        positions = ragged_ranges(start, end - start)
+        return positions[self.mask[positions]], counts
 
 
 class Trie:
