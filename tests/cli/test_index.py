@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 
+import pytest
 from PIL import Image
 
 
@@ -17,7 +18,7 @@ def summary(done) -> dict[str, int]:
 
 def test_a_folder_is_indexed_and_brought_up_to_date(genius, pictures):
     run = ("index", pictures, "--to", "idx", "--format", "json")
-    none = dict.fromkeys(("updated", "unchanged", "repeated", "skipped", "removed"), 0)
+    none = dict.fromkeys(("updated", "unchanged", "repeated", "skipped", "removed", "long_texts"), 0)
     new = {"added": 11, **none, "ignored": {}, "items": 11}
     assert summary(genius(*run)) == new
     assert summary(genius(*run)) == new | {"added": 0, "unchanged": 11}
@@ -215,3 +216,21 @@ def test_long_texts_are_said_or_split(genius, tmp_path, fake, monkeypatch):
     assert "Green grass there." in genius("search", "green", "--in", "split", "--format", "html").out
     refused = genius("index", file, "--to", "whole", "--split-texts")
     assert refused.code == 2 and "made without --split-texts" in refused.err
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ["--update"],
+        ["--columns", "id=sku"],
+        ["--delimiter", ";"],
+        ["--encoding", "cp1252"],
+        ["--allow-urls"],
+        ["--no-exif"],
+        ["--dry-run"],
+        ["--watch"],
+    ],
+)
+def test_what_a_cluster_cannot_do_is_refused(genius, pictures, option):
+    done = genius("index", pictures, "--cluster", "local", *option)
+    assert done.code == 2 and f"{option[0]} cannot be used with --cluster" in done.err

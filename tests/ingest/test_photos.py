@@ -55,7 +55,16 @@ def test_a_server_for_others_hides_places(make_engine, photos) -> None:
 
     engine, key = make_engine(), "a-key-of-some-length"
     engine.add_from(photos)
-    for options, shown in (({}, set(FACTS)), ({"key": key}, {"camera", "date"})):
+    told = ({}, set(FACTS)), ({"key": key, "places": True}, set(FACTS)), ({"key": key}, {"camera", "date"})
+    for options, shown in told:
         with testclient.TestClient(create_app(engine, **options), base_url="http://localhost") as client:
             client.headers["authorization"] = f"Bearer {key}"
             assert set(client.get("/v1/items/red.jpg").json()["meta"]) == shown
+            for asked in ({"facet": "latitude"}, {"where": "date > '2000' and not meta.longitude > 1"}):
+                answer = client.get("/v1/items", params=asked)
+                assert answer.status_code == (200 if "latitude" in shown else 422), answer.text
+            search = {"text": "red", "where": "has latitude"}
+            assert client.post("/v1/search", json=search).is_success == ("latitude" in shown)
+            codes = client.get("/v1/codes").json()
+            for item in (*codes["first"], *(item for child in codes["codes"] for item in child["some"])):
+                assert set(item["meta"]) <= shown

@@ -129,10 +129,11 @@ def index(
         if isinstance(place, Path) and not place.exists():
             raise BadInput(f"no folder or file at {place}: check the spelling")
     tables = TableOptions(parse_columns(columns) if columns else {}, delimiter, encoding, allow_urls)
-    if cluster is not None and (update or tables != TableOptions()):
-        raise BadInput("--update, --columns, --delimiter, --encoding and --allow-urls work without --cluster")
-    if cluster is not None and (dry_run or watch):
-        raise BadInput("--dry-run and --watch work without --cluster")
+    alone = {"--update": update, "--columns": columns, "--delimiter": delimiter, "--encoding": encoding}
+    alone |= {"--allow-urls": allow_urls, "--no-exif": not exif, "--dry-run": dry_run, "--watch": watch}
+    refused = [name for name, given in alone.items() if given]
+    if cluster is not None and refused:
+        raise BadInput(f"{' and '.join(refused)} cannot be used with --cluster: leave one of them out")
     if dry_run:
         print_summary(would_index(sources, to, exclude or [], prune, tables), form, paths)
         say("this was a dry run: nothing has changed")

@@ -26,6 +26,9 @@ def serve(
         list[str] | None,
         typer.Option(help="A site whose pages may ask, such as https://example.org. Repeat it."),
     ] = None,
+    places: Annotated[
+        bool, typer.Option("--places", help="Tell other machines, too, where photos were taken.")
+    ] = False,
     max_beam: Annotated[int, typer.Option(min=1, help="Largest beam a search may ask for.")] = 500,
     max_hits: Annotated[int, typer.Option(min=1, help="Most hits a search may ask for.")] = 200,
     max_megabytes: Annotated[int, typer.Option(min=1, help="Largest request.")] = 32,
@@ -58,13 +61,14 @@ def serve(
     if cluster is not None:
         values = {"replicas": replicas, "shards": vector_shards, "device": device, "host": host, "key": key}
         values |= {"folder": str(folder), "origins": tuple(allow_origin or ()), "limits": limits}
+        values |= {"places": places}
         _serve_on_cluster(cluster, values, port, stop)
         return
     with Engine.open(folder, device=device) as engine:
         log_to(level=logging.WARNING if quiet else logging.INFO)
         listening = run.listen(host, port)
         say(f"genius serves {folder} at {run.address_of(listening)} (Ctrl-C stops it)")
-        run.serve(engine, listening, key=key, limits=limits, origins=allow_origin or ())
+        run.serve(engine, listening, key=key, limits=limits, origins=allow_origin or (), places=places)
 
 
 def _serve_on_cluster(address: str, values: dict[str, Any], port: int, stop: bool) -> None:

@@ -37,6 +37,7 @@ class Deployment:
     host: str = "127.0.0.1"
     key: str | None = None
     origins: tuple[str, ...] = ()
+    places: bool = False  # whether it tells where photos were taken
     limits: Limits = field(default_factory=Limits)
 
 
@@ -141,9 +142,10 @@ def _application(serve: Any, deployment: Deployment) -> Any:
 
 def _front(serve: Any, deployment: Deployment) -> Any:
     """The class that has the routes: the application of `genius serve`, with replicas for a backend."""
-    key, origins, limits, loopback = (
+    key, origins, places, limits, loopback = (
         deployment.key,
         deployment.origins,
+        deployment.places,
         deployment.limits,
         is_loopback(deployment.host),
     )
@@ -158,7 +160,7 @@ def _front(serve: Any, deployment: Deployment) -> Any:
             from genius.serve.metrics import Metrics
 
             backend = ReplicaBackend(self.replicas, limits, Metrics())
-            return app_for(backend, key=key, loopback=loopback, origins=origins)
+            return app_for(backend, key=key, loopback=loopback, origins=origins, places=places)
 
     return serve.ingress()(Front)
 

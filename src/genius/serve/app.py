@@ -42,16 +42,18 @@ def create_app(
     limits: Limits | None = None,
     loopback: bool = True,
     origins: Collection[str] = (),
+    places: bool = False,
     failed: Callable[[], None] = lambda: None,
 ) -> FastAPI:
     """The server of an open engine, as an ASGI application; closing the engine stays with the caller.
 
     With `loopback` it answers only requests that name localhost, so that no site on the web can reach it
-    through a browser; if it needs no key either, it shows files and their paths. `origins` are sites whose
-    pages may ask. `failed` is called if the model cannot be loaded; `app.state.backend.error` then says why.
+    through a browser; if it needs no key either, it shows files, their paths and where photos were taken;
+    with `places`, others show the last, too. `origins` are sites whose pages may ask. `failed` is called if
+    the model cannot be loaded; `app.state.backend.error` then says why.
     """
     backend = EngineBackend(engine, limits or Limits(), Metrics())
-    return app_for(backend, key=key, loopback=loopback, origins=origins, failed=failed)
+    return app_for(backend, key=key, loopback=loopback, origins=origins, places=places, failed=failed)
 
 
 def app_for(
@@ -60,6 +62,7 @@ def app_for(
     key: str | None = None,
     loopback: bool = True,
     origins: Collection[str] = (),
+    places: bool = False,
     failed: Callable[[], None] = lambda: None,
 ) -> FastAPI:
     """The same for anything that answers as a backend does."""
@@ -82,7 +85,8 @@ def app_for(
         openapi_url="/openapi.json",
     )
     app.state.backend = backend
-    app.include_router(routes(backend, originals=loopback and key is None))
+    own = loopback and key is None
+    app.include_router(routes(backend, originals=own, places=own or places))
     _add_page(app)
     _add_errors(app)
     if origins:

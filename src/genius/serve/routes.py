@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from genius.data.exif import PLACE
 from genius.data.report import printable
 from genius.errors import BadInput, GeniusError
+from genius.filter.grammar import field_tests, parse_field, parse_filter
 from genius.query.facets import MAX_FACETS
 from genius.serve.backend import Backend
 from genius.serve.idempotency import HEADER, Changes
@@ -60,8 +61,10 @@ ANY_IMAGE: dict[int | str, dict[str, Any]] = {
 }
 
 
-def routes(backend: Backend, *, originals: bool) -> APIRouter:
-    """All routes but the page; with `originals`, files and their paths are shown."""
+def routes(backend: Backend, *, originals: bool, places: bool) -> APIRouter:
+    """All routes but the page; with `originals`, files and their paths are shown, with `places`, where photos
+    were taken.
+    """
     api = APIRouter(responses=PROBLEMS)
     limits = backend.limits
     changes = Changes()
@@ -76,10 +79,12 @@ def routes(backend: Backend, *, originals: bool) -> APIRouter:
     async def search(request: Request) -> Response:
         started = time.perf_counter()
         ask = await _parsed(request, SearchRequest, limits)
+        if not places:
+            _refuse_places(ask.where, ask.facets)
         result, batch = await backend.search(ask)
         answer = {
-            "hits": [_hit(hit, originals) for hit in result.hits],
-            "nearest": [_hit(hit, originals) for hit in result.nearest],
+            "hits": [_hit(hit, originals, places) for hit in result.hits],
+            "nearest": [_hit(hit, originals, places) for hit in result.nearest],
             "took_ms": round((time.perf_counter() - started) * 1000, 2),
             "generation": result.generation,
             "changes": result.changes,
@@ -122,16 +127,17 @@ def routes(backend: Backend, *, originals: bool) -> APIRouter:
     ) -> Response:
         if limit is not None and limit > limits.hits:
             raise BadInput(f"limit: {limit} is over the cap of this server: at most {limits.hits}")
+        if not places:
+            _refuse_places(where, facet or [])
         size = min(100, limits.hits) if limit is None else limit
         page = await backend.browse(where, size, offset, cursor, facet or [])
-        if not originals:
-            page.items = [_public(item) for item in page.items]
+        page.items = [_shown(item, originals, places) for item in page.items]
         return _json(page)
 
     @api.get("/v1/items/{id}", summary="One item", response_model=ItemResponse, responses=MISSING)
     async def item(id: str) -> Response:
         found = await backend.item(unquote(id))
-        return _json(found if originals else _public(found))
+        return _json(_shown(found, originals, places))
 
     @api.patch(
         "/v1/items/{id}",
@@ -143,7 +149,7 @@ def routes(backend: Backend, *, originals: bool) -> APIRouter:
     async def update(id: str, request: Request) -> Response:
         name, patch = unquote(id), await _parsed(request, ItemPatch, limits)
         changed = await backend.update(name, patch)
-        return _json(changed if originals else _public(changed))
+        return _json(_shown(changed, originals, places))
 
     @api.delete("/v1/items/{id}", summary="Remove one item", responses=MISSING)
     async def remove(id: str, request: Request) -> RemoveResponse:
@@ -179,7 +185,11 @@ def routes(backend: Backend, *, originals: bool) -> APIRouter:
     async def codes(
         prefix: Annotated[str, Query(max_length=400, description="Codes with commas between them.")] = "",
     ) -> Response:
-        return _json(await backend.codes(_prefix_of(prefix)))
+        found = await backend.codes(_prefix_of(prefix))
+        found.first = [_shown(item, originals, places) for item in found.first]
+        for child in found.codes:
+            child.some = [_shown(item, originals, places) for item in child.some]
+        return _json(found)
 
     @api.get("/v1/stats", summary="What is in the index", response_model=StatsResponse)
     async def stats() -> dict[str, Any]:
@@ -217,17 +227,25 @@ def _json(answer: Any) -> Response:
         raise GeniusError("the metadata of an item is nested too deeply to be shown: replace it") from None
 
 
-def _shown_meta(meta: Mapping[str, Any], originals: bool) -> dict[str, Any]:
-    """The metadata of an item; where photos were taken is told only by a server for its own machine."""
-    return {name: value for name, value in meta.items() if originals or name not in PLACE}
+def _shown_meta(meta: Mapping[str, Any], places: bool) -> dict[str, Any]:
+    """The metadata of an item, with or without where a photo was taken."""
+    return {name: value for name, value in meta.items() if places or name not in PLACE}
 
 
-def _public(item: ItemResponse) -> ItemResponse:
-    """An item as a server for other machines shows it."""
-    return item.model_copy(update={"path": None, "meta": _shown_meta(item.meta, originals=False)})
+def _refuse_places(where: str | None, facets: Sequence[str]) -> None:
+    """Raise BadInput if a filter or a facet would tell where photos were taken."""
+    asked = [] if where is None else [test.field for test in field_tests(parse_filter(where))]
+    if any(field.path[:1] and field.path[0] in PLACE for field in [*asked, *map(parse_field, facets)]):
+        raise BadInput(f"this server does not tell places: {' and '.join(PLACE)} cannot be asked for")
 
 
-def _hit(hit: Hit, originals: bool) -> dict[str, Any]:
+def _shown(item: ItemResponse, originals: bool, places: bool) -> ItemResponse:
+    """An item without what this server does not show."""
+    path = item.path if originals else None
+    return item.model_copy(update={"path": path, "meta": _shown_meta(item.meta, places)})
+
+
+def _hit(hit: Hit, originals: bool, places: bool) -> dict[str, Any]:
     return {
         "id": hit.id,
         "score": hit.score,
@@ -237,7 +255,7 @@ def _hit(hit: Hit, originals: bool) -> dict[str, Any]:
         "codes": list(hit.codes),
         "text": hit.text,
         "image": hit.modality.value != "text",
-        "meta": _shown_meta(hit.meta, originals),
+        "meta": _shown_meta(hit.meta, places),
         "path": hit.path if originals else None,
         "missing": hit.missing,
         "span": hit.span,

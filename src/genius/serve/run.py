@@ -37,13 +37,15 @@ def serve(
     key: str | None = None,
     limits: Limits | None = None,
     origins: Collection[str] = (),
+    places: bool = False,
 ) -> None:
     """Answer on a listening socket until SIGINT or SIGTERM; requests under way may finish.
 
     Raises what kept the model from being loaded, if that is why it ended.
     """
     try:
-        server = make_server(engine, listening.getsockname()[0], key=key, limits=limits, origins=origins)
+        host = listening.getsockname()[0]
+        server = make_server(engine, host, key=key, limits=limits, origins=origins, places=places)
     except ModuleNotFoundError as error:
         raise MissingExtra(f"the server needs {error.name}: {INSTALL}") from None
     switching = sys.getswitchinterval()
@@ -65,6 +67,7 @@ def make_server(
     key: str | None = None,
     limits: Limits | None = None,
     origins: Collection[str] = (),
+    places: bool = False,
 ) -> Any:
     """A uvicorn server for an engine; `run(sockets=[…])` starts it, `should_exit` ends it."""
     import python_multipart  # noqa: F401
@@ -79,7 +82,13 @@ def make_server(
         server.should_exit = True
 
     app = create_app(
-        engine, key=key, limits=limits, loopback=is_loopback(host), origins=origins, failed=failed
+        engine,
+        key=key,
+        limits=limits,
+        loopback=is_loopback(host),
+        origins=origins,
+        places=places,
+        failed=failed,
     )
     server = uvicorn.Server(
         uvicorn.Config(

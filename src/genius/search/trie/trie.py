@@ -75,7 +75,8 @@ class ItemFilter:
         """The allowed positions of all ranges, one range after the other, and how many each has."""
         counts = self.count(start, end)
         if self.positions is not None:
-            return self.positions[ragged_ranges(self.count_before[start], counts)].astype(np.int64), counts
+            listed = ragged_ranges(self.count_before[start].astype(np.int64), counts)
+            return self.positions[listed].astype(np.int64), counts
         positions = ragged_ranges(start, end - start)
         return positions[self.mask[positions]], counts
 
