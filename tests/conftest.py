@@ -19,6 +19,7 @@ os.environ["GENIUS_DEBUG_LOCKS"] = "1"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes would compile the package anew
 # Some virtual machines announce AMX and then kill what uses it (bfloat16 products): keep torch below it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+os.environ.setdefault("RAY_worker_niceness", "0")  # at Ray's 15, its tests would wait for all others
 signal.signal(signal.SIGINT, signal.default_int_handler)  # such a shell ignores it, and children would, too
 
 

@@ -203,7 +203,7 @@ def test_an_export_is_there_whole_or_not_at_all(genius, s3, plain, tmp_path, for
 
 
 @pytest.mark.slow
-def test_a_cluster_indexes_from_and_over_a_store_with_faults(genius, ray, s3, plain, model, tmp_path):
+def test_a_cluster_indexes_from_and_over_a_store_with_faults(genius, ray, s3, kit, plain, model, tmp_path):
     """Sources and parts are objects; the run is the one that files give, and leaves no part behind."""
     s3.throttled, s3.cut = every(6), every(11)
     places = [f"s3://shop/in/{name}" for name in ("folder", "lines.jsonl", "rows.parquet", "shard.tar")]
@@ -214,6 +214,11 @@ def test_a_cluster_indexes_from_and_over_a_store_with_faults(genius, ray, s3, pl
     assert s3.faults > 20
     assert content(tmp_path / "index") == content(plain)
     assert keys("parts/") == []
+    with Engine.open(tmp_path / "index") as engine:
+        record = engine.get("inner/003.png")
+        assert record is not None and record.text == kit.caption(3)
+        assert "s3://shop/in/folder/inner/003.png" in record.meta
+        assert engine.thumbnail("inner/003.png")
 
 
 @pytest.mark.slow

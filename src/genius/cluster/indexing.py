@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from genius.cluster.parts import FOLDER, PartStore
 from genius.cluster.session import connected, ray_module
@@ -23,6 +23,10 @@ from genius.ingest.result import AddResult
 from genius.ingest.seen import SeenIds
 from genius.store.connection import INDEX_FILE
 from genius.store.index import Index
+
+if TYPE_CHECKING:
+    from genius.cluster.encoding import EncodingJob
+    from genius.cluster.reading import SourceSpec
 
 WORKER_CPUS, READER_CPUS = 0.75, 0.25  # one for each processor, and always room for a reader
 TWICE = "listed twice in this run: the first one counts, give every item an id of its own"
@@ -112,7 +116,7 @@ def _rows(
 ) -> Any:
     """The answers of the workers, in the order of the sources' parts, as they come."""
     data = ray_module("ray.data")
-    from genius.cluster.encoding import EncodingJob, EncodingWorker, KnownItems
+    from genius.cluster.encoding import EncodingWorker, KnownItems
     from genius.cluster.reading import BATCHES, ItemDatasource, SourceSpec
 
     here = ray.get_runtime_context().get_node_id()
@@ -123,17 +127,7 @@ def _rows(
     gpus = (1.0 if there.get("GPU") else 0.0) if gpus is None else gpus
     workers = workers or max(1, int(there["GPU"] / gpus if gpus else there["CPU"]))
     own = tuple(SourceSpec(name, label, tuple(exclude)) for name, label, exclude in sources)
-    job = EncodingJob(
-        model=index.model_source,
-        fingerprint=index.settings["fingerprint"],
-        device="cuda" if gpus else "cpu",
-        vectors=index.dim is not None,
-        split_texts=index.split_texts,
-        parts=parts,
-        sources=own,
-        known_items=known_items,
-        fitted=_fitted_files(index),
-    )
+    job = encoding_job(index, own, parts, known_items, "cuda" if gpus else "cpu")
     context = data.DataContext.get_current()
     context.execution_options.preserve_order = True
     context.enable_progress_bars = False
@@ -150,6 +144,25 @@ def _rows(
             num_gpus=gpus or None,
         )
         .iter_rows()
+    )
+
+
+def encoding_job(
+    index: Index, sources: tuple[SourceSpec, ...], parts: str, known_items: Any, device: str = "cpu"
+) -> EncodingJob:
+    """What the workers of a run have to know."""
+    from genius.cluster.encoding import EncodingJob
+
+    return EncodingJob(
+        model=index.model_source,
+        fingerprint=index.settings["fingerprint"],
+        device=device,
+        vectors=index.dim is not None,
+        split_texts=index.split_texts,
+        parts=parts,
+        sources=sources,
+        known_items=known_items,
+        fitted=_fitted_files(index),
     )
 
 
