@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from genius.evaluate.embeddings import EncodedPool, EncodedQueries
 from genius.evaluate.frontier import measure_point, measure_points
 from genius.evaluate.metrics import Qrels
 from genius.evaluate.results import Crossover, crossovers
-from genius.evaluate.scaled_pools import ScaledPools
+from genius.evaluate.scaled_pools import ScaledPools, calibrate
 
 
 def unit(vectors):
@@ -57,6 +58,54 @@ def test_a_larger_pool_contains_a_smaller_one(pools):
     small, large = pools.at(20_000)[0], pools.at(30_000)[0]
     assert (small.phi == large.phi[:20_000]).all()
     assert (small.codes == large.codes[:20_000]).all()
+
+
+def clustered(count, seed=0):
+    """Items in twenty clusters on a few dimensions, and a query near each of 200 items."""
+    rng = np.random.default_rng(seed)
+    latent = rng.normal(size=(20, 4))[rng.integers(0, 20, count)] + 0.4 * rng.normal(size=(count, 4))
+    phi = unit(np.tanh(latent @ rng.normal(size=(4, 24))))
+    zeros = np.zeros(count, np.uint8)
+    pool = EncodedPool([str(n) for n in range(count)], zeros, phi, zeros[:, None], "p", [], None)
+    asked = unit(phi[:200] + 0.1 * rng.normal(size=(200, 24)))
+    queries = EncodedQueries([str(n) for n in range(200)], zeros[:200], asked, asked, zeros[:200] == 0, "q")
+    return pool, queries, Qrels.of([{n: 1.0} for n in range(200)])
+
+
+def test_made_items_lie_between_neighbours_of_their_modality():
+    pool, _, _ = clustered(400)
+    pool = replace(pool, modality=(np.arange(400) % 2).astype(np.uint8))
+    codes = []
+
+    def codes_of(z, modality):
+        codes.append(z)
+        return np.zeros((len(z), 1), np.uint16)
+
+    still, near, far = (
+        ScaledPools(pool, pool.phi, np.arange(3), codes_of, spread=spread).at(2000)[0].phi[400:]
+        for spread in (0.0, 0.5, 2.0)
+    )
+    closest = [(made @ pool.phi.T).max(axis=1).mean() for made in (still, near, far)]
+    assert closest[0] == pytest.approx(1, abs=1e-5)  # a spread of 0 copies
+    assert closest[0] > closest[1] > closest[2]
+    np.testing.assert_allclose(codes[1][: len(near)], near, atol=1e-6)  # z is moved as phi is
+
+
+def test_calibration_finds_the_spread_that_falls_as_real_items_do():
+    pool, queries, qrels = clustered(3000)
+    found = calibrate(pool, queries, qrels)
+    assert found.base == 750
+    assert found.sizes[-1] == 3000
+    gaps = {spread: np.abs(np.subtract(hits, found.real)).mean() for spread, hits in found.filled.items()}
+    assert gaps[found.spread] == min(gaps.values())
+    assert gaps[found.spread] < 0.02
+    assert max(gaps.values()) > gaps[found.spread] + 0.03  # so it matters
+    assert found.real[-1] < found.real[0]
+
+
+def test_nothing_to_calibrate_with():
+    pool, queries, qrels = clustered(200)
+    assert calibrate(pool, queries, qrels) is None
 
 
 def test_a_pool_too_small_for_the_positives_is_refused(pools):

@@ -17,7 +17,7 @@ from genius.errors import BadInput
 from genius.plots import frontier as pictures
 from genius.plots.style import colour, png
 
-SYSTEMS = ("exact", "genius", "genius+codes", "lookup+vectors", "hnsw", "ivf-pq", "something-new")
+SYSTEMS = ("exact", "genius", "decoder+codes", "lookup+vectors", "hnsw", "ivf-pq", "something-new")
 
 
 def make(sizes=(1000, 16_000, 100_000), real=16_000):
@@ -103,3 +103,12 @@ def test_heights_are_pushed_apart_in_their_order(heights):
 def test_colours_are_stable():
     assert colour("exact") != colour("genius")
     assert colour("unknown-system") == colour("unknown-system")
+
+
+def test_calibration_shows_the_real_curve_and_all_that_were_tried():
+    found = {"spread": 1.2, "base": 500, "sizes": [1000, 2000], "real": [0.7, 0.6]}
+    found["filled"] = [{"spread": s, "hit_at_5": [0.7, 0.7 - s / 10]} for s in (0.5, 1.2, 2.0)]
+    figure = pictures.calibration(make() | {"calibration": found})
+    assert sorted(words(figure)) == ["real items", "spread 0.5", "spread 1.2", "spread 2"]
+    assert "calibration" in pictures.figures(make() | {"calibration": found})
+    assert "calibration" not in pictures.figures(make())

@@ -11,7 +11,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,15 +27,24 @@ from genius.evaluate.metrics import Qrels, grade
 from genius.evaluate.options import EvalOptions, FrontierOptions, Workspace
 from genius.evaluate.results import crossovers, versions
 from genius.evaluate.run import Log
-from genius.evaluate.scaled_pools import ScaledPools
-from genius.evaluate.systems import GENERATIVE, OURS, SYSTEMS, CodeSearch, System, SystemContext, system_names
+from genius.evaluate.scaled_pools import SPREAD, Calibration, ScaledPools, calibrate
+from genius.evaluate.systems import (
+    FAISS,
+    GENERATIVE,
+    OURS,
+    SYSTEMS,
+    CodeSearch,
+    System,
+    SystemContext,
+    system_names,
+)
 from genius.types import Modality
 
 if TYPE_CHECKING:
     from genius.model import Model
 
 FLAT = "faiss-flat"  # exact search of a tuned library: the harder competitor, where it was measured
-SLOW_TO_BUILD = frozenset({"hnsw", "ivf-pq", "ivf-pq-best", "pq", "faiss-rq"})  # minutes at 100,000 items
+SLOW_TO_BUILD = frozenset(FAISS) - {FLAT, "flat-float16", "flat-int8"}  # minutes at 100,000 items
 BATCH = 64
 SINGLES = 50  # queries searched one by one
 WARMUP = 3  # searches before the clock starts
@@ -130,7 +139,13 @@ def measure_frontier(
     evaluator = Evaluator(dataset, model, chosen, workspace.cache, progress)
     log(evaluator.describe())
     pool, queries, qrels = evaluator.universal()
-    pools = ScaledPools(pool, _z(model, pool), qrels.item[qrels.item < len(pool)], _codes_of(model))
+    fill = None
+    if max(options.sizes, default=0) > len(pool):  # made items are needed
+        log("calibrating pools beyond the real items")
+        fill = _calibration(dataset, model, replace(chosen, split="val"), workspace, (pool, queries, qrels))
+    spread = SPREAD if fill is None else fill.spread
+    positives = qrels.item[qrels.item < len(pool)]
+    pools = ScaledPools(pool, _z(model, pool), positives, _codes_of(model), spread=spread)
     sizes = sorted({max(size, pools.smallest) for size in options.sizes}) or [len(pool)]
     context = SystemContext(
         model, dataset, evaluator.embedder, workspace.cache / "decoders", workspace.device,
@@ -138,8 +153,7 @@ def measure_frontier(
     )  # fmt: skip
     systems = f"exact,{options.systems}"
     names = [n for n in system_names(systems) if n not in GENERATIVE]  # those would be trained for each pool
-    same = _same_searches(names, context)
-    makers = {name: partial(SYSTEMS[name], context) for name in names if name not in same}
+    makers = {name: partial(SYSTEMS[name], context) for name in names}
     wanted = [
         (size, [m for n, m in makers.items() if size <= options.build_limit or n not in SLOW_TO_BUILD])
         for size in sizes
@@ -153,7 +167,7 @@ def measure_frontier(
         "plan": {"systems": systems, "queries": options.queries},
         "queries": len(queries),
         "real_items": len(pool),
-        "same": same,
+        "calibration": None if fill is None else _told(fill),
         "encoding_milliseconds": _encoding_time(model, evaluator.query_inputs),
         "beams": _beam_curves(options.beams, context, pool, queries, qrels, log),
         "machine": machine(workspace.device),
@@ -163,18 +177,23 @@ def measure_frontier(
     }
 
 
-def _same_searches(names: Sequence[str], context: SystemContext) -> dict[str, str]:
-    """Systems that equal another one, such as the default search: name -> the other's name."""
-    first: dict[str, str] = {}
-    same = {}
-    for name in sorted(names, key=lambda name: name.startswith("genius+")):
-        system = SYSTEMS[name](context)
-        if isinstance(system, CodeSearch):
-            settings = str(sorted(system.settings.items()))
-            if settings in first:
-                same[name] = first[settings]
-            first.setdefault(settings, name)
-    return same
+def _calibration(
+    dataset: Dataset,
+    model: Model,
+    on_val: EvalOptions,
+    workspace: Workspace,
+    own: tuple[EncodedPool, EncodedQueries, Qrels],
+) -> Calibration | None:
+    """How made items have to lie, found on val; on the measured pool where there is no val split."""
+    if "val" in dataset.splits():
+        own = Evaluator(dataset, model, on_val, workspace.cache).universal()
+    return calibrate(*own)
+
+
+def _told(fill: Calibration) -> dict[str, Any]:
+    """A calibration in plain values."""
+    filled = [{"spread": spread, "hit_at_5": hits} for spread, hits in fill.filled.items()]
+    return asdict(fill) | {"filled": filled}
 
 
 def _z(model: Model, pool: EncodedPool) -> Floats:

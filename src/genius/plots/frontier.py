@@ -28,6 +28,8 @@ def figures(frontier: Frontier) -> dict[str, tuple[str, Draw]]:
         "latency-by-size": ("Time of one query against pool size", latency),
         "speed-by-size": ("Queries per second against pool size", speed),
     }
+    if frontier.get("calibration"):
+        found["calibration"] = ("Exact search as pools grow, real and made items", calibration)
     if frontier.get("beams"):
         found["hit-by-beam"] = ("Hit rate against the beam", beams)
     return found
@@ -86,6 +88,27 @@ def beams(frontier: Frontier) -> Figure:
     return made
 
 
+def calibration(frontier: Frontier) -> Figure:
+    """Hit rate of exact search as a pool grows by real items, and by made ones of each spread."""
+    found = frontier["calibration"]
+    made, axes = figure()
+    axes.set_xscale("log")
+    curves = {f"spread {each['spread']:g}": each["hit_at_5"] for each in found["filled"]}
+    chosen, ends = f"spread {found['spread']:g}", []
+    for name, hits in {**curves, "real items": found["real"]}.items():
+        shade = INK if name == "real items" else colour("lookup+vectors") if name == chosen else PALE
+        width = 2.4 if name in ("real items", chosen) else 1.2
+        axes.plot(
+            found["sizes"], [100 * hit for hit in hits], color=shade, marker="o", markersize=3, lw=width
+        )
+        ends.append((found["sizes"][-1], 100 * hits[-1], name))
+    axes.set_xticks(found["sizes"], [f"{size:,}" for size in found["sizes"]])
+    axes.minorticks_off()
+    titled(axes, f"Exact search, made items beyond {found['base']:,}", "items in the pool (log)", "hit@5, %")
+    _name_ends(axes, ends, linear=True)
+    return made
+
+
 def _scatter(frontier: Frontier, field: str, title: str, x: str) -> Figure:
     points = _largest_real(frontier)
     made, axes = figure()
@@ -99,7 +122,7 @@ def _scatter(frontier: Frontier, field: str, title: str, x: str) -> Figure:
     _draw_frontier(axes, [(p[field], 100 * p["hit_at_5"]) for p in points])
     axes.margins(x=0.16, y=0.14)
     _plain_axis(axes.xaxis)
-    _name_points(axes, [(p[field], 100 * p["hit_at_5"], _named(frontier, p["system"])) for p in points])
+    _name_points(axes, [(p[field], 100 * p["hit_at_5"], p["system"]) for p in points])
     titled(axes, f"{title}, {points[0]['items']:,} items", x, "hit@5, %")
     return made
 
@@ -133,12 +156,6 @@ def _draw_frontier(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
         if not best or y > best[-1][1]:
             best.append((x, y))
     axes.plot(*zip(*best, strict=True), color=PALE, linewidth=1.2, zorder=1, drawstyle="steps-post")
-
-
-def _named(frontier: Frontier, system: str) -> str:
-    """A system with the names of those that equal it, such as the default search."""
-    also = [name for name, other in frontier.get("same", {}).items() if other == system]
-    return " = ".join([system, *also])
 
 
 def _plain_axis(axis: Axis) -> None:

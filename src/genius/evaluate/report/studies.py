@@ -163,11 +163,29 @@ def frontier_table(frontier: Frontier) -> Table:
         f"model {model['name']} ({model['fingerprint'][:12]}), data {frontier['data']}, "
         f"{frontier['queries']:,} queries on {machine['device']}, {machine['threads']} threads",
         f"times are without encoding the query, which takes {frontier['encoding_milliseconds']:.1f} ms",
-        "beyond the real items, pools are filled with noisy copies: compare times there, not hit rates",
+        _filling(frontier),
         *(["FAISS ran on the CPU beside it"] if faiss_on_cpu else []),
         *crossover_lines(frontier),
     ]
     return Table("Hit rate, latency and bytes at growing pool sizes", header, lines, notes)
+
+
+def _filling(frontier: Frontier) -> str:
+    """What pools beyond the real items are filled with."""
+    found = frontier.get("calibration")
+    if not found:
+        return "beyond the real items, pools are filled with made ones: compare times there, not hit rates"
+    real, made = (hits[-1] for hits in (found["real"], _chosen(found)))
+    return (
+        "beyond the real items, pools are filled with items between real neighbours, so that exact search "
+        f"falls as with real ones: {percent(real)} in {found['sizes'][-1]:,} real items of val, "
+        f"{percent(made)} where all but {found['base']:,} of them are made"
+    )
+
+
+def _chosen(calibration: Mapping[str, Any]) -> list[float]:
+    """hit@5 at each size with the spread that was chosen."""
+    return next(each["hit_at_5"] for each in calibration["filled"] if each["spread"] == calibration["spread"])
 
 
 def on_cpu(frontier: Frontier) -> bool:
@@ -277,10 +295,9 @@ def _by_size(
     points = {(point["system"], point["items"]): point for point in frontier["points"]}
     lines = []
     for system in dict.fromkeys(point["system"] for point in frontier["points"]):
-        also = ", ".join(name for name, other in frontier.get("same", {}).items() if other == system)
         pairs = [(points.get((system, size)), points.get(("exact", size))) for size in sizes]
-        lines.append([system, also, *("–" if not p or not exact else cell(p, exact) for p, exact in pairs)])
-    header = ["system", "the same search", *(f"{size:,} items" for size in sizes)]
-    copies = [point for point in frontier["points"] if point["real"] < point["items"]]
-    more = [f"pools beyond {copies[0]['real']:,} items are filled with noisy copies"] if copies else []
+        lines.append([system, *("–" if not p or not exact else cell(p, exact) for p, exact in pairs)])
+    header = ["system", *(f"{size:,} items" for size in sizes)]
+    larger = any(point["real"] < point["items"] for point in frontier["points"])
+    more = [_filling(frontier)] if larger else []
     return Table(title, header, lines, [*notes, *more])
