@@ -84,7 +84,7 @@ class PoolSearch:
 
 def lookup(args: SpeedOptions) -> Iterator[Figures]:
     """Lookup beside FAISS: exact, HNSW and IVF-PQ, on the same vectors."""
-    from genius.evaluate.baselines.faiss import faiss_flat, load_faiss
+    from genius.evaluate.baselines.faiss import flat, load_faiss
 
     torch.set_num_threads(1)
     load_faiss().omp_set_num_threads(1)
@@ -94,7 +94,7 @@ def lookup(args: SpeedOptions) -> Iterator[Figures]:
     figures: Figures = {}
     for items in pools:
         x = pool.source.items(items)[0]
-        exact = faiss_flat()
+        exact = flat()
         exact.index_vectors(x)
         spent, _ = timed(lambda part: exact.search_vectors(part, K), z[: 200 if items < 1_000_000 else 50])  # noqa: B023
         truth = list(exact.search_vectors(z, K).rows)

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -15,7 +16,7 @@ from genius.cli import VERBS, app
 from genius.errors import BadInput
 from genius.evaluate.options import EvalOptions, FrontierOptions, GenerativeConfig
 from genius.evaluate.provenance import commit
-from genius.evaluate.run import split_encoder
+from genius.evaluate.run import best_score, split_encoder
 from genius.evaluate.systems import (
     FAISS,
     GENERATIVE,
@@ -93,6 +94,34 @@ def test_an_encoder_alone_stands_beside_the_model(genius, monkeypatch, tiny_enco
     assert {row["fingerprint"] for row in results["rows"]} == {"model-1", "clip-weights"}
 
 
+def test_how_codes_are_scored_is_chosen_on_val(colours, genius, monkeypatch):
+    pytest.importorskip("faiss")
+    found = json.loads(genius("--systems", "pq", "--format", "json").stdout)
+    assert found["chosen_on_val"] == {}  # nothing to choose on: cosine
+    assert found["systems"]["pq"]["score"] == "cosine"
+    for file in [*colours.path.glob("query/test/*"), *colours.path.glob("qrels/test/*")]:
+        copy = Path(str(file).replace("/test/", "/val/").replace("_test", "_val"))
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_text(file.read_text())
+    for file in colours.path.glob("cand_pool/local/*"):
+        file.with_name(file.name.replace("_cand", "_val_cand")).write_text(file.read_text())
+    union = colours.path / "cand_pool/global/mbeir_union_test_cand_pool.jsonl"
+    union.with_name("mbeir_union_val_cand_pool.jsonl").write_text(union.read_text())
+
+    found = json.loads(genius("--systems", "exact,pq", "--format", "json").stdout)
+    assert set(found["chosen_on_val"]) == {"pq"}
+    by_score = found["chosen_on_val"]["pq"]
+    assert set(by_score) == {"cosine", "product"}
+    assert by_score["cosine"] == found["mean"]["pq"]["headline"]  # val is a copy of test here
+    shown = genius("--systems", "pq", "--format", "markdown").stdout
+    assert "pq: scored by cosine, chosen on val (cosine " in shown
+
+
+def test_the_better_score_wins():
+    assert best_score({"cosine": 0.2, "product": 0.3}) == "product"
+    assert best_score({"cosine": 0.3, "product": 0.3}) == "cosine"
+
+
 def test_wrong_names_are_named(genius):
     with pytest.raises(BadInput, match="unknown system 'faster'"):
         genius("--systems", "faster")
@@ -108,7 +137,7 @@ def test_wrong_names_are_named(genius):
 
 def test_sets_of_systems():
     assert system_names("ours") == list(OURS)
-    assert system_names("all") == list(SYSTEMS)
+    assert system_names("all") == [*OURS, *FAISS]  # generative ones are asked for by name
     assert system_names("hnsw, exact,hnsw") == ["hnsw", "exact"]
     assert system_names("faiss,generative") == [*FAISS, *GENERATIVE]
     assert split_encoder("hnsw") is None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from genius.errors import BadInput
-from genius.evaluate.metrics import bootstrap
+from genius.evaluate.intervals import bootstrap, group_queries
 
 
 def test_the_same_as_drawing_every_query():
@@ -51,3 +51,37 @@ def test_deterministic_and_constant():
 def test_nothing_to_draw_from():
     with pytest.raises(BadInput, match="at least one"):
         bootstrap([np.ones(3), np.empty(0)])
+
+
+def test_queries_of_one_group_are_drawn_together():
+    """Four captions of each photo hit or miss together: as uncertain as 50 photos, not as 200 queries."""
+    photos = np.random.default_rng(6).binomial(1, 0.4, size=50).astype(float)
+    grouped = bootstrap([np.repeat(photos, 4)], [np.repeat(np.arange(50), 4)])
+    assert grouped == pytest.approx(bootstrap([photos]), abs=0.01)
+    alone = bootstrap([np.repeat(photos, 4)])
+    assert alone[1] - alone[0] < 0.6 * (grouped[1] - grouped[0])
+
+
+def test_rows_that_share_photos_are_no_independent_evidence():
+    photos = np.random.default_rng(7).binomial(1, 0.4, size=100).astype(float)
+    shared = bootstrap([photos, photos], [np.arange(100), np.arange(100)])
+    apart = bootstrap([photos, photos])
+    assert apart[1] - apart[0] < 0.8 * (shared[1] - shared[0])
+    assert shared == pytest.approx(bootstrap([photos]), abs=0.01)
+
+
+def test_a_row_that_a_draw_misses_keeps_its_mean():
+    low, high = bootstrap([np.ones(1), np.zeros(60)], [np.array([0]), np.arange(1, 61)])
+    assert (low, high) == (0.5, 0.5)
+
+
+def test_groups_join_what_shares_a_link_across_rows():
+    found = group_queries({"a": [["photo 1"], ["photo 2", "item 5"], []], "b": [["item 5"], ["photo 1"], []]})
+    assert found["a"][0] == found["b"][1]
+    assert found["a"][1] == found["b"][0]
+    assert len({*found["a"], *found["b"]}) == 4  # and two queries that have nothing in common with any other
+
+
+def test_a_chain_of_links_is_one_group():
+    (numbers,) = group_queries({"row": [["x", "y"], ["y", "z"], ["w"], ["z", "w"]]}).values()
+    assert set(numbers) == {numbers[0]}

@@ -97,9 +97,9 @@ def test_faults_limits_and_skips_are_said():
 
 
 def test_how_each_system_searched_is_said():
-    used = {"exact": {}, "genius+codes": {"method": "lookup", "beam": 200, "rerank": "codes"}}
+    used = {"exact": {}, "lookup+codes": {"method": "lookup", "beam": 200, "rerank": "codes"}}
     notes = results_table(results([entry("birds", 6)], systems_used=used)).notes
-    assert "genius+codes: search by lookup, beam 200, re-ranked by codes" in notes
+    assert "lookup+codes: search by lookup, beam 200, re-ranked by codes" in notes
 
 
 def test_what_favours_faiss_is_said():

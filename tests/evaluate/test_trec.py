@@ -16,7 +16,7 @@ RUN = {"9:1": [("9:7", 0.75), ("9:3", 0.1 + 0.2)], "9:2": [("9:3", -1e-9)]}
 
 
 def test_round_trip(tmp_path):
-    write_run(tmp_path / "deep" / "a.trec", RUN, "genius+codes")
+    write_run(tmp_path / "deep" / "a.trec", RUN, "lookup+codes")
     assert read_run(tmp_path / "deep" / "a.trec") == RUN
     assert [f.name for f in (tmp_path / "deep").iterdir()] == ["a.trec"]
 

@@ -58,6 +58,7 @@ class Inputs:
     text: list[int] = field(default_factory=list)  # index into `keys`, or ABSENT
     broken: list[int] = field(default_factory=list)  # rows that are empty or whose image file is not readable
     content: list[Key] = field(default_factory=list)  # hash of each row: its inputs and its modality
+    pictures: list[Key | None] = field(default_factory=list)  # hash of each row's image file
     keys: list[Key] = field(default_factory=list)  # of the distinct inputs
     inputs: list[Input] = field(default_factory=list)
     _index: dict[Key, int] = field(default_factory=dict)
@@ -90,6 +91,7 @@ class Inputs:
         parts = [self.keys[index] if index != ABSENT else b"" for index in (image_input, text_input)]
         self.ids.append(name)
         self.modality.append(modality)
+        self.pictures.append(digest)
         self.image.append(image_input)
         self.text.append(text_input)
         self.content.append(key_of(*parts, bytes([modality])))

@@ -22,10 +22,11 @@ from safetensors.numpy import load_file, save
 
 from genius.data.base import Dataset, LabelledQuery, Row
 from genius.errors import BadData, BadInput
-from genius.evaluate.cache import Inputs, Progress, key_of, read_items, read_queries
+from genius.evaluate.cache import Inputs, Key, Progress, key_of, read_items, read_queries
 from genius.evaluate.embeddings import Embedder, EncodedPool, EncodedQueries, EncoderOnly
 from genius.evaluate.environment import SEARCH_SOURCES, environment
-from genius.evaluate.metrics import NO_ITEM, Qrels
+from genius.evaluate.intervals import group_queries
+from genius.evaluate.metrics import NO_ITEM, Ints, Qrels
 from genius.evaluate.options import EvalOptions
 from genius.evaluate.protocol import DEPTH, SETTINGS, Faults, RowMetrics, RowQrels, match_qrels, row_metrics
 from genius.evaluate.results import Entry, Results
@@ -142,6 +143,7 @@ class Evaluator:
         `runs` is a folder for TREC run files. `log` gets a line whenever a system has finished a row.
         """
         self.embedder.encode(self._all_inputs())
+        groups = self._query_groups()
         by_name: dict[str, list[System]] = {}
         for system in systems:
             by_name.setdefault(system.name, []).append(system)
@@ -159,7 +161,7 @@ class Evaluator:
                         continue
                     answers = [[search.search(version) for version in encoded[row]] for search in searches]
                     size = searches[0].bytes_per_item
-                    entry = self._entry(row, name, matched, answers, pool, encoded[row][0], size)
+                    entry = self._entry(row, name, matched, answers, pool, encoded[row][0], groups[row], size)
                     entries.append(entry)
                     if runs is not None:
                         self._write_run(runs, name, row, pool, encoded[row][0], answers[0][0][0])
@@ -199,13 +201,14 @@ class Evaluator:
         answers: Sequence[Sequence[tuple[TopK, float]]],  # for each seed, for each instruction
         pool: EncodedPool,
         queries: EncodedQueries,
+        groups: Ints,
         bytes_per_item: float,
     ) -> Entry:
         invalid = int((~queries.valid).sum())
         faults = Faults(unreadable_queries=invalid, unreadable_items=len(pool.unreadable))
 
         def metrics(lists: Sequence[NDArray[np.integer]]) -> RowMetrics:
-            return row_metrics(row, self.options.setting, system, matched, lists, len(pool), faults)
+            return row_metrics(row, self.options.setting, system, matched, lists, len(pool), faults, groups)
 
         by_seed = [[top.rows for top, _ in versions] for versions in answers]
         return Entry(
@@ -217,6 +220,22 @@ class Evaluator:
             seconds=sum(seconds for versions in answers for _, seconds in versions) / len(answers),
             seeds=[metrics(versions).headline for versions in by_seed] if len(by_seed) > 1 else [],
         )
+
+    def _query_groups(self) -> dict[Row, Ints]:
+        """The queries of each row in groups that share a picture or a relevant item, across rows."""
+        pictures = {
+            id: picture
+            for pool in self._pools.values()
+            for id, picture in zip(pool.ids, pool.pictures, strict=True)
+        }
+        links = {}
+        for row, (queries, *_) in self._queries.items():
+            qrels = self._dataset.qrels(self.options.split, row)
+            links[row] = [
+                [part for part in _about(picture, qrels.get(id, {}), pictures) if part is not None]
+                for id, picture in zip(queries.ids, queries.pictures, strict=True)
+            ]
+        return group_queries(links)
 
     def _groups(self) -> Iterator[tuple[EncodedPool, dict[Row, RowQrels]]]:
         """Each pool with the rows that are searched in it and their qrels; one pool is held at a time."""
@@ -257,6 +276,17 @@ class Evaluator:
         }
         name = f"{row.dataset}_task{row.task}_{self.options.split}_{self.options.setting}.{system}.trec"
         write_run(folder / name, lists, system)
+
+
+def _about(
+    picture: Key | None, judged: Mapping[str, int], pictures: Mapping[str, Key | None]
+) -> Iterator[Key | str | None]:
+    """What a query is about: its picture, its relevant items and their pictures."""
+    yield picture
+    for id, gain in judged.items():
+        if gain > 0:
+            yield id
+            yield pictures.get(id)
 
 
 def _numbered(of: Callable[[LabelledQuery], Sequence[Any]], number: int, query: LabelledQuery) -> str:

@@ -1,4 +1,4 @@
-"""Metrics of ranked lists, one number per query: hit@k, recall@k, MRR, nDCG; and bootstrap intervals.
+"""Metrics of ranked lists, one number per query: hit@k, recall@k, MRR, nDCG.
 
 The "Recall@k" of M-BEIR and of the paper is a hit rate: 1 when any relevant item is among the first k.
 It is called hit@k here; recall@k is the share of the relevant items that were found.
@@ -17,12 +17,9 @@ from genius.hit_rate import hits
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Interval = tuple[float, float]
 
 NO_ITEM = -1  # pads a ranked list that is shorter than the others
 FOREIGN = 1 << 40  # items of a list that the pool lacks count from here: far behind those of `Qrels`
-SAMPLES = 2000  # of the bootstrap
-LEVEL = 0.95  # confidence of an interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,32 +103,6 @@ def grade(ranked: NDArray[np.integer], qrels: Qrels) -> Graded:
     lists = ranked.astype(np.int64, copy=False)
     _check_lists(lists)
     return Graded(_gains(lists, qrels), qrels.relevant(), _ideal(qrels))
-
-
-def bootstrap(
-    rows: Sequence[Floats], samples: int = SAMPLES, level: float = LEVEL, seed: int = 0
-) -> Interval:
-    """Percentile bootstrap interval of the plain mean over rows of their means; queries drawn within a row.
-
-    For the difference of two systems on the same queries pass the differences: the draw is then paired.
-    """
-    if not rows or any(len(row) == 0 for row in rows):
-        raise BadInput("no queries to draw from: an interval needs at least one in each row")
-    generator = np.random.default_rng(seed)
-    means = np.mean([_resampled_means(row, samples, generator) for row in rows], axis=0)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
-
-
-def _resampled_means(values: Floats, samples: int, generator: np.random.Generator) -> Floats:
-    """Means of `samples` draws of len(values) queries, (samples,).
-
-    A draw with replacement is a multinomial draw of how often each distinct value comes up; metrics have few
-    distinct values, so this costs far less than drawing every query.
-    """
-    distinct, counts = np.unique(values, return_counts=True)
-    drawn = generator.multinomial(len(values), counts / len(values), size=samples)  # (samples, distinct)
-    return np.asarray(drawn @ distinct / len(values), dtype=np.float64)
 
 
 def _gains(ranked: Ints, qrels: Qrels) -> Floats:

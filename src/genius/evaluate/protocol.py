@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from genius.data.base import Row
 from genius.errors import BadData, BadInput
-from genius.evaluate.metrics import Floats, Graded, Qrels, bootstrap, grade
+from genius.evaluate.intervals import bootstrap
+from genius.evaluate.metrics import Floats, Graded, Ints, Qrels, grade
 
 Setting = Literal["local", "universal"]
 SETTINGS: tuple[str, ...] = get_args(Setting)
@@ -122,6 +123,7 @@ class RowMetrics:
     pool_items: int
     faults: Faults
     values: Mapping[str, Floats]  # metric -> (judged queries,)
+    groups: Ints | None = None  # (judged queries,), the group of each (intervals.py); None: each is alone
 
     @property
     def queries(self) -> int:
@@ -153,7 +155,7 @@ class RowMetrics:
             "pool_items": self.pool_items,
             **{metric: self.mean(metric) for metric in self.values},
             "headline": headline(self.row.dataset),
-            "interval": list(bootstrap([self.headline_values])),
+            "interval": list(bootstrap([self.headline_values], groups_of([self]))),
             "faults": {name: count for name, count in asdict(self.faults).items() if count},
         }
 
@@ -166,10 +168,11 @@ def row_metrics(
     lists: Sequence[NDArray[np.integer]],
     pool_items: int,
     faults: Faults | None = None,
+    groups: Ints | None = None,
 ) -> RowMetrics:
     """The metrics of ranked lists (queries, depth); several arrays (instructions, seeds) are averaged.
 
-    `faults` are added to those of the qrels.
+    `faults` are added to those of the qrels. `groups` are those of the queries; without them each is alone.
     """
     if setting not in SETTINGS:
         raise BadInput(f"unknown setting {setting!r}: choose local or universal")
@@ -177,7 +180,8 @@ def row_metrics(
     measured = [_measure(grade(ranked[:, :DEPTH], matched.qrels)) for ranked in lists]
     values = {name: np.mean([each[name] for each in measured], axis=0)[counts] for name in METRICS}
     both = matched.faults + (faults or Faults())
-    return RowMetrics(row, setting, system, pool_items, both, values)
+    judged = None if groups is None else groups[counts]
+    return RowMetrics(row, setting, system, pool_items, both, values, judged)
 
 
 def _measure(graded: Graded) -> dict[str, Floats]:
@@ -188,11 +192,18 @@ def _measure(graded: Graded) -> dict[str, Floats]:
     )
 
 
+def groups_of(rows: Sequence[RowMetrics]) -> list[Ints] | None:
+    """The groups of the queries of each row; None unless all rows have them."""
+    known = [row.groups for row in rows if row.groups is not None]
+    return known if len(known) == len(rows) else None
+
+
 def mean_over_rows(rows: Sequence[RowMetrics]) -> dict[str, Any]:
     """Plain mean over the rows of one system: every metric, the headline metric and its interval."""
+    values = [row.headline_values for row in rows]
     return {
         "rows": len(rows),
         "headline": float(np.mean([row.headline for row in rows])),
-        "interval": list(bootstrap([row.headline_values for row in rows])),
+        "interval": list(bootstrap(values, groups_of(rows))),
         **{metric: float(np.mean([row.mean(metric) for row in rows])) for metric in METRICS},
     }

@@ -13,18 +13,18 @@ import numpy as np
 from genius.data.base import Row
 from genius.errors import BadInput
 from genius.evaluate.environment import library_version, source_hash
-from genius.evaluate.metrics import Interval, bootstrap
-from genius.evaluate.protocol import RowMetrics, mean_over_rows
+from genius.evaluate.intervals import LEVEL, Interval, bootstrap
+from genius.evaluate.protocol import RowMetrics, groups_of, mean_over_rows
 
 # what is compared: ours with what people use today at about the same bytes, and with exact search
-OURS_BY_CODES = ("genius", "genius+codes", "decoder+codes", "lookup+codes")
-OURS_BY_VECTORS = ("genius+vectors", "decoder+vectors", "lookup+vectors")
-SMALL = ("ivf-pq", "pq", "faiss-rq")
-LARGE = ("faiss-flat", "hnsw", "ivf-pq-best")
+OURS_BY_CODES = ("genius", "decoder+codes", "lookup+codes", "fitted+codes")
+OURS_BY_VECTORS = ("decoder+vectors", "lookup+vectors", "fitted+vectors")
+SMALL = ("ivf-pq", "pq", "pq-train", "faiss-rq", "faiss-rq-train")
+LARGE = ("faiss-flat", "flat-float16", "flat-int8", "hnsw", "hnsw-float16", "hnsw-int8", "ivf-pq-best")
 PAIRS = (
-    *((one, other) for one in OURS_BY_CODES for other in SMALL),
-    *((one, "lookup+codes") for one in ("genius", "decoder+codes")),
-    *((one, other) for one in OURS_BY_VECTORS for other in ("exact", "hnsw", "ivf-pq-best")),
+    *((one, other) for one in ("lookup+codes", "fitted+codes") for other in SMALL),
+    *((one, "lookup+codes") for one in ("genius", "decoder+codes", "fitted+codes")),
+    *((one, other) for one in OURS_BY_VECTORS for other in ("exact", "hnsw-int8")),
 )
 HORIZON = 2  # times the largest measured pool: no crossover is extrapolated beyond
 PACKAGES = ("genius-search", "torch", "transformers", "numpy", "safetensors", "faiss-cpu")
@@ -66,6 +66,9 @@ class Results:
     limit: int = 0  # queries per row, 0: all
     not_run: Sequence[Mapping[str, Any]] = ()  # system, dataset, task, reason
     reading: Sequence[str] = ()  # what the dataset reader left out
+    chosen_on_val: Mapping[str, Mapping[str, float]] = field(
+        default_factory=dict
+    )  # system -> score -> metric
     versions: Mapping[str, str] = field(default_factory=lambda: versions())
 
     def systems(self) -> list[str]:
@@ -106,6 +109,7 @@ class Results:
             ],
             "not_run": [dict(each) for each in self.not_run],
             "reading": list(self.reading),
+            "chosen_on_val": {name: dict(found) for name, found in self.chosen_on_val.items()},
             "versions": dict(self.versions),
         }
 
@@ -128,7 +132,7 @@ class Difference:
 
     row: Row | None  # None: the mean over the rows
     value: float
-    interval: Interval
+    interval: Interval  # those of the rows of a comparison are wider, to be right for all rows at once
 
     @property
     def verdict(self) -> str:
@@ -177,6 +181,7 @@ def compare_rows(
 ) -> Comparison:
     """Metrics of one system against those of another, which may come from another evaluation."""
     shared = [row for row in ours if row in theirs]
+    groups = groups_of([ours[row] for row in shared])
     if not shared:
         raise BadInput(f"{names[0]} and {names[1]} were run on no row together")
     gaps = []
@@ -185,9 +190,13 @@ def compare_rows(
         if len(mine) != len(other):
             raise BadInput(f"{row}: {len(mine)} queries against {len(other)}; ask both the same queries")
         gaps.append(mine - other)
-    rows = [Difference(row, float(g.mean()), bootstrap([g])) for row, g in zip(shared, gaps, strict=True)]
+    level = 1 - (1 - LEVEL) / len(shared)  # Bonferroni: as many verdicts as rows
+    rows = []
+    for number, (row, gap) in enumerate(zip(shared, gaps, strict=True)):
+        own = None if groups is None else [groups[number]]
+        rows.append(Difference(row, float(gap.mean()), bootstrap([gap], own, level=level)))
     value = sum(difference.value for difference in rows) / len(rows)
-    return Comparison(*names, sizes, rows, Difference(None, value, bootstrap(gaps)))
+    return Comparison(*names, sizes, rows, Difference(None, value, bootstrap(gaps, groups)))
 
 
 def versions() -> dict[str, str]:

@@ -13,19 +13,26 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from genius.data.base import Dataset, Row
 from genius.encode.base import load_encoder
 from genius.errors import BadInput
 from genius.evaluate.baselines.exact import Exact
+from genius.evaluate.baselines.faiss import Score
 from genius.evaluate.cache import Progress
 from genius.evaluate.embeddings import EncoderOnly
 from genius.evaluate.evaluator import Evaluator
 from genius.evaluate.options import EvalOptions, Workspace
-from genius.evaluate.protocol import DEPTH, match_qrels, row_metrics
+from genius.evaluate.protocol import DEPTH, match_qrels, mean_over_rows, row_metrics
 from genius.evaluate.results import Entry, Results
-from genius.evaluate.systems import GENERATIVE, SystemContext, make_systems, system_names
+from genius.evaluate.systems import (
+    CODE_BASELINES,
+    GENERATIVE,
+    SystemContext,
+    make_systems,
+    system_names,
+)
 from genius.evaluate.trec import Run, match_run, read_run
 
 if TYPE_CHECKING:
@@ -75,7 +82,9 @@ def evaluate(
             loaded, dataset, evaluator.embedder, workspace.cache / "decoders", workspace.device,
             workspace.generative, options.split, options.beam,
         )  # fmt: skip
-        about = {"data": data, "model": loaded.name}
+        chosen = _scores_on_val(dataset, loaded, wanted, options, workspace, log)
+        context.scores = {name: best_score(found) for name, found in chosen.items()}
+        about = {"data": data, "model": loaded.name, "chosen_on_val": chosen}
         made = make_systems(wanted, context, options.seeds)
         parts.append(evaluator.run(made, names=about, runs=workspace.runs, log=log))
     for name, source in encoders:
@@ -89,6 +98,32 @@ def evaluate(
         entries=[entry for part in parts for entry in part.entries],
         systems_used={name: settings for part in parts for name, settings in part.systems_used.items()},
     )
+
+
+def _scores_on_val(
+    dataset: Dataset, model: Model, names: Sequence[str], options: EvalOptions, workspace: Workspace, log: Log
+) -> dict[str, dict[str, float]]:
+    """The mean on val of each code baseline by each score; empty where there is nothing to choose on."""
+    wanted = [name for name in names if name in CODE_BASELINES]
+    if not wanted or options.split == "val" or "val" not in dataset.splits():
+        return {}
+    found: dict[str, dict[str, float]] = {name: {} for name in wanted}
+    evaluator = Evaluator(dataset, model, replace(options, split="val"), workspace.cache)
+    folder = workspace.cache / "decoders"
+    for score in get_args(Score):
+        context = SystemContext(
+            model, dataset, evaluator.embedder, folder, workspace.device,
+            split="val", scores=dict.fromkeys(wanted, score),
+        )  # fmt: skip
+        results = evaluator.run(make_systems(wanted, context), names={"data": "", "model": ""}, log=log)
+        for name in wanted:
+            found[name][score] = mean_over_rows(list(results.metrics_of(name).values()))["headline"]
+    return found
+
+
+def best_score(found: Mapping[str, float]) -> Score:
+    """The score with the higher figure; of equal ones cosine."""
+    return "product" if found["product"] > found["cosine"] else "cosine"
 
 
 def load_model(name: str, device: str) -> Model:

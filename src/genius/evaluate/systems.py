@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +28,14 @@ from genius.weights import fingerprint_tensors
 
 if TYPE_CHECKING:
     from genius.decode.model import Decoder
+    from genius.evaluate.baselines.faiss import Score
     from genius.evaluate.baselines.generative import TrainingExamples
     from genius.model import Model
 
 DECODER_BEAM = 50  # the paper's
 LOOKUP_BEAM = 200
+TRIE_BITS = 8  # per item around our codes: FAISS's RQ gets no fewer bytes than codes and trie together
+TRAIN_ITEMS = 16_384  # of the train split that FAISS learns centroids from
 SEARCH_BATCH = 64
 
 
@@ -155,7 +158,9 @@ class SystemContext:
     split: str = "test"  # whose union pool they memorize
     beam: int = 0  # of every search by a decoder; 0: the model's, or the paper's
     seed: int = 0  # of trained baselines and of FAISS's k-means
+    scores: Mapping[str, Score] = field(default_factory=dict)  # of codes, by system; others: cosine
     _examples: dict[int, TrainingExamples] = field(default_factory=dict)
+    _train_items: list[Floats] = field(default_factory=list)
 
     def options(self, method: str | None = None, **changes: Any) -> SearchOptions:
         """The model's default search with some values changed.
@@ -172,6 +177,20 @@ class SystemContext:
         if self.beam and values["method"] != "lookup":
             values["beam"] = self.beam
         return SearchOptions(**(values | changes))
+
+    def train_items(self) -> Floats:
+        """phi of items of the train split, a sample that is encoded once, when it is first needed."""
+        if not self._train_items:
+            from genius.evaluate.cache import key_of, read_items
+
+            if "train" not in self.dataset.splits():
+                raise BadInput(
+                    "no train split to learn centroids from: leave pq-train and faiss-rq-train out"
+                )
+            items = sorted(self.dataset.pool("train", None), key=lambda item: key_of(item.id.encode()))
+            sample = read_items(items[:TRAIN_ITEMS], fuses=self.embedder.fuses)
+            self._train_items.append(self.embedder.pool(sample).phi)
+        return self._train_items[0]
 
     def examples(self, task: int) -> Callable[[], TrainingExamples]:
         """Train queries of a task, read once, when they are first needed."""
@@ -207,21 +226,44 @@ def _code_search(name: str, **changes: Any) -> Make:
     return make
 
 
-def _faiss(function: str, *, seeded: bool = False) -> Make:
+def _fitted(name: str, rerank: Literal["codes", "vectors"]) -> Make:
+    def make(context: SystemContext) -> System:
+        from genius.evaluate.baselines.fitted import FittedCodes
+        from genius.quantize.fit import FitOptions
+
+        options = SearchOptions(method="lookup", rerank=rerank, beam=LOOKUP_BEAM)
+        return FittedCodes(name, options, FitOptions(item_bytes=len(context.model.sizes), seed=context.seed))
+
+    return make
+
+
+def _faiss(function: str, **values: Any) -> Make:
     def make(context: SystemContext) -> System:
         from genius.evaluate.baselines import faiss
 
-        system: System = getattr(faiss, function)(**({"seed": context.seed} if seeded else {}))
+        system: System = getattr(faiss, function)(**values)
         return system
 
     return make
 
 
-def _faiss_rq(context: SystemContext) -> System:
-    from genius.evaluate.baselines.faiss import faiss_rq
+def _faiss_codes(name: str, **values: Any) -> Make:
+    """FAISS's codes under `name`, scored as context says."""
 
-    searched = [size for size in context.model.sizes if size > 3]  # as many bits as our own codes
-    return faiss_rq(len(searched), max(searched).bit_length() - 1, seed=context.seed)
+    def make(context: SystemContext) -> System:
+        from genius.evaluate.baselines import faiss
+
+        function: Callable[..., System] = getattr(faiss, name.removesuffix("-train").replace("-", "_"))
+        known = dict(values, seed=context.seed, score=context.scores.get(name, "cosine"))
+        if name.endswith("-train"):
+            known["learn_from"] = context.train_items
+        if function is faiss.faiss_rq:
+            bits = max(context.model.sizes).bit_length() - 1
+            own = sum((size - 1).bit_length() for size in context.model.sizes)
+            known |= {"bits": bits, "levels": -(-(own + TRIE_BITS) // bits)}
+        return function(**known)
+
+    return make
 
 
 def _generative(name: str) -> Make:
@@ -235,39 +277,42 @@ def _generative(name: str) -> Make:
     return make
 
 
-# genius: the decoder's score alone, the paper's GENIUS.
-# genius+…: the product's default search, by whatever method the model was found to do best with, re-ranked.
-# decoder+…: the decoder's beams re-ranked, the paper's GENIUS^R. lookup+…: the same codes without a decoder.
+# genius: the decoder's score alone, the paper's GENIUS. decoder+…: its beams re-ranked, the paper's GENIUS^R.
+# lookup+…: the same codes without a decoder. fitted+…: codes learned from the searched pool, by lookup.
 OURS: Mapping[str, Make] = {
     "exact": _exact,
     "genius": _code_search("genius", method="generate", rerank="none"),
-    "genius+codes": _code_search("genius+codes", rerank="codes"),
-    "genius+vectors": _code_search("genius+vectors", rerank="vectors"),
     "decoder+codes": _code_search("decoder+codes", method="generate", rerank="codes"),
     "decoder+vectors": _code_search("decoder+vectors", method="generate", rerank="vectors"),
     "lookup+codes": _code_search("lookup+codes", method="lookup", rerank="codes"),
     "lookup+vectors": _code_search("lookup+vectors", method="lookup", rerank="vectors"),
+    "fitted+codes": _fitted("fitted+codes", "codes"),
+    "fitted+vectors": _fitted("fitted+vectors", "vectors"),
+}
+CODE_BASELINES: Mapping[str, Make] = {
+    name: _faiss_codes(name) for name in ("ivf-pq", "pq", "pq-train", "faiss-rq", "faiss-rq-train")
 }
 FAISS: Mapping[str, Make] = {
-    "faiss-flat": _faiss("faiss_flat"),
+    "faiss-flat": _faiss("flat"),
+    "flat-float16": _faiss("flat", width="float16"),
+    "flat-int8": _faiss("flat", width="int8"),
     "hnsw": _faiss("hnsw"),
-    "ivf-pq": _faiss("ivf_pq", seeded=True),
-    "ivf-pq-best": _faiss("ivf_pq_best", seeded=True),
-    "pq": _faiss("pq", seeded=True),
-    "faiss-rq": _faiss_rq,
+    "hnsw-float16": _faiss("hnsw", width="float16"),
+    "hnsw-int8": _faiss("hnsw", width="int8"),
+    "ivf-pq-best": _faiss("ivf_pq_best"),
+    **CODE_BASELINES,
 }
-POOL_TRAINED = ("ivf-pq", "ivf-pq-best", "pq", "faiss-rq")  # FAISS learns their centroids from the pool
 GENERATIVE: Mapping[str, Make] = {
     name: _generative(name)
     for name in ("grace-numeric", "grace-string", "grace-semantic", "grace-structured", "irgen", "dsi-nci")
 }
 SYSTEMS: Mapping[str, Make] = {**OURS, **FAISS, **GENERATIVE}
-SEEDED = {*GENERATIVE, *POOL_TRAINED}  # others give one answer, whatever the seed
+SEEDED = {*GENERATIVE, *CODE_BASELINES, "fitted+codes", "fitted+vectors"}  # others have one answer
 SETS: Mapping[str, Sequence[str]] = {
     "ours": tuple(OURS),
     "faiss": tuple(FAISS),
     "generative": tuple(GENERATIVE),
-    "all": tuple(SYSTEMS),
+    "all": (*OURS, *FAISS),  # generative baselines train for hours before their figures mean anything
 }
 
 

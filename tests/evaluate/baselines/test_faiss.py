@@ -6,6 +6,7 @@ import builtins
 import os
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from genius.errors import BadInput, MissingExtra
 from genius.evaluate.baselines.exact import Exact
 from genius.evaluate.baselines.faiss import (
     code_bits,
-    faiss_flat,
     faiss_rq,
+    flat,
     hnsw,
     inverted_lists,
     ivf_pq,
@@ -28,18 +29,24 @@ from genius.evaluate.metrics import NO_ITEM
 from genius.evaluate.systems import System
 
 pytest.importorskip("faiss", reason='needs the extra: pip install "genius-search[bench]"')
-ALL = [faiss_flat, hnsw, ivf_pq, ivf_pq_best, pq, faiss_rq]
+ALL = [flat, hnsw, ivf_pq, ivf_pq_best, pq, faiss_rq]
 
 
 @pytest.mark.parametrize(
     ("make", "least", "most_bytes"),
     [
-        (faiss_flat, 0.99, 32 * 4 + 1),
+        (flat, 0.99, 32 * 4 + 1),
+        (partial(flat, "float16"), 0.99, 32 * 2 + 1),
+        (partial(flat, "int8"), 0.97, 32 + 1),
+        (partial(hnsw, "int8"), 0.95, 32 + 300),
         (hnsw, 0.97, 32 * 4 + 300),
         (ivf_pq, 0.5, 17),
         (ivf_pq_best, 0.85, 32 * 4 + 41),
         (pq, 0.6, 17),
         (faiss_rq, 0.6, 9),
+        (partial(ivf_pq, score="cosine"), 0.5, 17),
+        (partial(pq, score="cosine"), 0.6, 17),
+        (partial(faiss_rq, score="cosine"), 0.6, 9),
     ],
 )
 def test_finds_the_neighbours_within_its_bytes(clusters, make, least, most_bytes):
@@ -52,7 +59,7 @@ def test_finds_the_neighbours_within_its_bytes(clusters, make, least, most_bytes
 
 
 def test_flat_agrees_with_exact(clusters):
-    ours, theirs = Exact(), faiss_flat()
+    ours, theirs = Exact(), flat()
     for system in (ours, theirs):
         system.index(clusters.pool)
     one, other = (system.search(clusters.encoded, 7) for system in (ours, theirs))
@@ -134,3 +141,27 @@ def test_sizes():
     assert [code_bits(n) for n in (8, 100, 256, 20_000)] == [3, 6, 8, 8]
     assert inverted_lists(10) == 1
     assert inverted_lists(1_000_000) == 4000
+
+
+def test_cosine_is_of_what_the_codes_stand_for(clusters):
+    """The reference: decode everything, scale it to unit length, compare with all of it."""
+    product, cosine = faiss_rq(levels=3), faiss_rq(levels=3, score="cosine")
+    for system in (product, cosine):
+        system.index(clusters.pool)
+    decoded = product.built.reconstruct_n(0, len(clusters.pool))
+    unit = decoded / np.linalg.norm(decoded, axis=1, keepdims=True)
+    wanted = np.sort(clusters.encoded.phi @ unit.T, axis=1)[:, ::-1][:, :10]
+    found = cosine.search(clusters.encoded, 10)
+    np.testing.assert_allclose(found.scores, wanted, rtol=1e-4)
+    assert (found.rows != product.search(clusters.encoded, 10).rows).any()
+
+
+def test_centroids_of_other_items(clusters):
+    """Learned elsewhere, codes are of no use here; the pool's bytes are the same."""
+    elsewhere = np.random.default_rng(0).normal(size=(600, clusters.pool.phi.shape[1])).astype(np.float32)
+    own, other = faiss_rq(levels=2), faiss_rq(levels=2, learn_from=lambda: elsewhere)
+    assert (own.name, other.name) == ("faiss-rq", "faiss-rq-train")
+    for system in (own, other):
+        system.index(clusters.pool)
+    assert clusters.hit(own.search(clusters.encoded, 10)) > clusters.hit(other.search(clusters.encoded, 10))
+    assert own.bytes_per_item() == other.bytes_per_item()

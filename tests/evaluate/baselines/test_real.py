@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from genius.evaluate.baselines.exact import Exact
-from genius.evaluate.baselines.faiss import faiss_flat, faiss_rq, hnsw, ivf_pq, ivf_pq_best, pq
+from genius.evaluate.baselines.faiss import faiss_rq, flat, hnsw, ivf_pq, ivf_pq_best, pq
 from genius.evaluate.baselines.generative import KINDS, GenerativeBaseline, TrainingExamples
 from genius.evaluate.options import GenerativeConfig
 
@@ -63,7 +63,7 @@ def hit(found, relevant, k=5):
     )
 
 
-@pytest.mark.parametrize("make", [Exact, faiss_flat, hnsw, ivf_pq, ivf_pq_best, pq, faiss_rq])
+@pytest.mark.parametrize("make", [Exact, flat, hnsw, ivf_pq, ivf_pq_best, pq, faiss_rq])
 def test_systems_that_keep_vectors_or_codes_find_most(emoji, make):
     """Exact search finds 0.855, the smallest codes 0.81."""
     pool, queries, relevant, _ = emoji

@@ -1,29 +1,40 @@
-"""FAISS indexes as systems. Unit vectors, inner product; FAISS learns its centroids from the pool itself.
+"""FAISS indexes as systems, on unit vectors.
 
 faiss-flat    exact search in FAISS; agrees with `exact`, its use is the comparison of speed
-hnsw          a navigable graph over the full vectors, what most vector databases use by default
+flat-…        the same in float16 or int8: half or a quarter of the bytes
+hnsw          a navigable graph over the vectors, what most vector databases use by default
+hnsw-…        the same in float16 or int8
 ivf-pq        inverted lists, about 16 bytes per item: 8 of rotated (OPQ) codes and FAISS's 8 of id
 ivf-pq-best   tuned for recall: longer codes, many lists visited, the first answers re-ranked by vectors
 pq            product quantization without lists: 16 bytes of rotated codes, every item compared
 faiss-rq      residual quantization: additive codes as ours, learned without queries, every item compared
+…-train       the same with centroids learned from items of the train split, as ours are
+
+Where only codes are kept, an answer is scored by the inner product of the query with what the code stands for
+(`score="product"`, FAISS's own), or the best of those by their cosine (`score="cosine"`), as ours are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from genius.errors import BadInput, MissingExtra
 from genius.evaluate.embeddings import EncodedPool, EncodedQueries, Floats
+from genius.evaluate.metrics import NO_ITEM
 from genius.evaluate.systems import System, TopK
 
 MIN_TRAINING = 8  # items; fewer cannot train any centroids and are kept as vectors
 MIN_OPQ_TRAINING = 512  # items; FAISS corrupts memory when OPQ learns from fewer vectors than dimensions
 OPQ_ITERATIONS = 8  # more take long and gain little
 DIMS_PER_CODE = 16  # that the rotation keeps
-Build = Callable[[Any, int, int], Any]  # faiss, dim, items -> an index, not yet trained
+RESCORED = 500  # answers that are ranked by cosine
+RESCORED_AT_ONCE = 32  # queries, for the memory
+Score = Literal["cosine", "product"]
+LearnFrom = Callable[[], Floats] | None  # vectors to learn centroids from; None: those of the pool
+Build = Callable[[Any, int, int], Any]  # faiss, dim, vectors to learn from -> an index, not yet trained
 
 
 def load_faiss() -> Any:
@@ -36,42 +47,75 @@ def load_faiss() -> Any:
 
 
 class FaissSystem(System):
-    """A FAISS index on phi."""
+    """A FAISS index on phi.
 
-    def __init__(self, name: str, make: Build, /, **settings: Any) -> None:
+    Its centroids are learned from the searched pool, or from what `learn_from` gives.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        make: Build,
+        /,
+        *,
+        score: Score = "product",
+        learn_from: Callable[[], Floats] | None = None,
+        **settings: Any,
+    ) -> None:
         self.name = name
-        self._settings = settings
+        self._settings = settings | {"score": score} if score != "product" else settings
         self.built: Any = None  # the FAISS index
         self._faiss, self._make = load_faiss(), make
+        self._score, self._learn_from = score, learn_from
         self._fixed_bytes = 0
 
     def index(self, pool: EncodedPool) -> None:
-        """Train on the pool's embeddings, then add them."""
+        """Learn centroids, then add the pool's embeddings."""
         self.index_vectors(pool.phi)
 
     def index_vectors(self, vectors: Floats) -> None:
-        """Train on `vectors` (n, dim), then add them."""
+        """The same for vectors (n, dim)."""
         count, dim = vectors.shape
         if not count:
             raise BadInput(f"{self.name}: FAISS cannot index an empty pool")
         rows = np.ascontiguousarray(vectors, dtype=np.float32)
-        few = count < MIN_TRAINING
-        self.built = self._faiss.IndexFlatIP(dim) if few else self._make(self._faiss, dim, count)
-        self.built.train(rows)
+        learned = rows if self._learn_from is None else self._learn_from()
+        few = len(learned) < MIN_TRAINING
+        self.built = self._faiss.IndexFlatIP(dim) if few else self._make(self._faiss, dim, len(learned))
+        self.built.train(learned)
         self._fixed_bytes = self._bytes()
         self.built.add(rows)
 
     def search(self, queries: EncodedQueries, k: int) -> TopK:
-        """The `k` best items by the index's own distance."""
+        """The `k` best items by the index's score."""
         return self.search_vectors(queries.phi, k)
 
     def search_vectors(self, vectors: Floats, k: int) -> TopK:
         """The same for query vectors (queries, dim)."""
-        scores, rows = self.built.search(np.ascontiguousarray(vectors), k)  # short lists end in -1
-        return TopK(rows, np.where(rows >= 0, scores, -np.inf).astype(np.float32))
+        vectors = np.ascontiguousarray(vectors)
+        if self._score == "cosine":
+            return self._by_cosine(vectors, k)
+        scores, rows = self.built.search(vectors, k)  # short lists end in -1
+        return TopK(rows, np.where(rows == NO_ITEM, -np.inf, scores).astype(np.float32))
+
+    def _by_cosine(self, vectors: Floats, k: int) -> TopK:
+        """The RESCORED best by inner product, ranked by the cosine with what their codes stand for."""
+        top = TopK.empty(len(vectors), k)
+        depth = max(k, min(RESCORED, int(self.built.ntotal)))
+        for start in range(0, len(vectors), RESCORED_AT_ONCE):
+            part = vectors[start : start + RESCORED_AT_ONCE]
+            _, rows, decoded = self.built.search_and_reconstruct(part, depth)
+            length = np.maximum(np.linalg.norm(decoded, axis=2), 1e-12)
+            scores = np.einsum("qd,qnd->qn", part, decoded) / length
+            scores[rows == NO_ITEM] = -np.inf
+            order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+            target = slice(start, start + len(part)), slice(0, order.shape[1])
+            top.rows[target] = np.take_along_axis(rows, order, axis=1)
+            top.scores[target] = np.take_along_axis(scores, order, axis=1)
+        return top
 
     def bytes_per_item(self) -> float:
-        """What adding the items made the index grow by, as FAISS writes it: codes, ids, links.
+        """The index's size on disk, divided by its items.
 
         Centroids and rotations, which do not grow with the pool, are left out, as our own codebooks are.
         """
@@ -81,30 +125,47 @@ class FaissSystem(System):
         return len(self._faiss.serialize_index(self.built))
 
 
-def faiss_flat() -> FaissSystem:
-    """An IndexFlatIP."""
-    return FaissSystem("faiss-flat", lambda faiss, dim, items: faiss.IndexFlatIP(dim), index="Flat")
-
-
-def hnsw(links: int = 32, build: int = 100, search: int = 128) -> FaissSystem:
-    """An IndexHNSWFlat: links per item, efConstruction and efSearch."""
+def flat(width: str = "float32") -> FaissSystem:
+    """Exact search by inner product over vectors stored in a `width`."""
 
     def make(faiss: Any, dim: int, items: int) -> Any:
-        index = faiss.IndexHNSWFlat(dim, links, faiss.METRIC_INNER_PRODUCT)
+        if width == "float32":
+            return faiss.IndexFlatIP(dim)
+        return faiss.IndexScalarQuantizer(dim, _scalar(faiss, width), faiss.METRIC_INNER_PRODUCT)
+
+    return FaissSystem("faiss-flat" if width == "float32" else f"flat-{width}", make, width=width)
+
+
+def hnsw(width: str = "float32", links: int = 32, build: int = 100, search: int = 128) -> FaissSystem:
+    """A navigable graph: links per item, efConstruction and efSearch."""
+
+    def make(faiss: Any, dim: int, items: int) -> Any:
+        index = (
+            faiss.IndexHNSWFlat(dim, links, faiss.METRIC_INNER_PRODUCT)
+            if width == "float32"
+            else faiss.IndexHNSWSQ(dim, _scalar(faiss, width), links, faiss.METRIC_INNER_PRODUCT)
+        )
         index.hnsw.efConstruction, index.hnsw.efSearch = build, search
         return index
 
-    return FaissSystem("hnsw", make, links=links, build=build, search=search)
+    name = "hnsw" if width == "float32" else f"hnsw-{width}"
+    return FaissSystem(name, make, width=width, links=links, build=build, search=search)
 
 
-def ivf_pq(code_bytes: int = 8, share: float = 0.25, seed: int = 0) -> FaissSystem:
+def _scalar(faiss: Any, width: str) -> int:
+    """FAISS's number of a scalar format."""
+    formats = {"float16": faiss.ScalarQuantizer.QT_fp16, "int8": faiss.ScalarQuantizer.QT_8bit}
+    return int(formats[width])
+
+
+def ivf_pq(code_bytes: int = 8, share: float = 0.25, seed: int = 0, score: Score = "product") -> FaissSystem:
     """IVF-PQ with rotated codes of `code_bytes`; a `share` of the lists is visited."""
 
     def make(faiss: Any, dim: int, items: int) -> Any:
         rotation, width, parts = _rotation(faiss, dim, code_bytes, items, seed)
         return faiss.IndexPreTransform(rotation, _inverted_lists(faiss, width, parts, items, share, seed))
 
-    return FaissSystem("ivf-pq", make, code_bytes=code_bytes, share=share, seed=seed)
+    return FaissSystem("ivf-pq", make, score=score, code_bytes=code_bytes, share=share, seed=seed)
 
 
 def ivf_pq_best(code_bytes: int = 64, share: float = 0.5, refine: int = 4, seed: int = 0) -> FaissSystem:
@@ -119,7 +180,9 @@ def ivf_pq_best(code_bytes: int = 64, share: float = 0.5, refine: int = 4, seed:
     return FaissSystem("ivf-pq-best", make, code_bytes=code_bytes, share=share, refine=refine, seed=seed)
 
 
-def pq(code_bytes: int = 16, seed: int = 0) -> FaissSystem:
+def pq(
+    code_bytes: int = 16, seed: int = 0, score: Score = "product", learn_from: LearnFrom = None
+) -> FaissSystem:
     """Product quantization with rotated codes of `code_bytes`, all items compared."""
 
     def make(faiss: Any, dim: int, items: int) -> Any:
@@ -129,10 +192,18 @@ def pq(code_bytes: int = 16, seed: int = 0) -> FaissSystem:
         _seed(index.pq.cp, seed)
         return faiss.IndexPreTransform(rotation, index)
 
-    return FaissSystem("pq", make, code_bytes=code_bytes, seed=seed)
+    name = "pq" if learn_from is None else "pq-train"
+    return FaissSystem(name, make, score=score, learn_from=learn_from, code_bytes=code_bytes, seed=seed)
 
 
-def faiss_rq(levels: int = 8, bits: int = 8, beam: int = 2, seed: int = 0) -> FaissSystem:
+def faiss_rq(
+    levels: int = 8,
+    bits: int = 8,
+    beam: int = 2,
+    seed: int = 0,
+    score: Score = "product",
+    learn_from: LearnFrom = None,
+) -> FaissSystem:
     """An IndexResidualQuantizer with `levels` codes of `bits` bits; `beam` partial codings while encoding."""
 
     def make(faiss: Any, dim: int, items: int) -> Any:
@@ -146,7 +217,9 @@ def faiss_rq(levels: int = 8, bits: int = 8, beam: int = 2, seed: int = 0) -> Fa
         _seed(index.rq.cp, seed)
         return index
 
-    return FaissSystem("faiss-rq", make, levels=levels, bits=bits, beam=beam, seed=seed)
+    name = "faiss-rq" if learn_from is None else "faiss-rq-train"
+    settings = {"levels": levels, "bits": bits, "beam": beam, "seed": seed}
+    return FaissSystem(name, make, score=score, learn_from=learn_from, **settings)
 
 
 def _rotation(faiss: Any, dim: int, code_bytes: int, items: int, seed: int) -> tuple[Any, int, int]:

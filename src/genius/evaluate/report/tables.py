@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from genius.data.instructions import TASKS
 from genius.evaluate.paper import Column, Row, columns, mbeir_rows, paper, table
 from genius.evaluate.protocol import Faults, headline, reported_cutoffs
-from genius.evaluate.systems import POOL_TRAINED
+from genius.evaluate.systems import CODE_BASELINES
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -203,10 +203,15 @@ def _notes(results: Mapping[str, Any], paper: Sequence[Column]) -> list[str]:
         if "seeds" in mean:
             deviation = f"standard deviation {percent(mean['seed_deviation'])}"
             notes.append(f"{name}: mean of {len(mean['seeds'])} seeds, {deviation}")
-    if set(POOL_TRAINED) & set(results["mean"]):
+    for name, by_score in results.get("chosen_on_val", {}).items():
+        figures = ", ".join(f"{score} {percent(value)}" for score, value in by_score.items())
         notes.append(
-            "PQ, IVF-PQ and FAISS's RQ learn their centroids from the searched pool itself, and those are "
-            "not counted in its bytes; ours were learned on other items, and are part of the model"
+            f"{name}: scored by {max(by_score, key=by_score.__getitem__)}, chosen on val ({figures})"
+        )
+    if set(CODE_BASELINES) & set(results["mean"]):
+        notes.append(
+            "ivf-pq, pq, faiss-rq and fitted+… learn their centroids from the searched pool, …-train and our "
+            "other systems from train items; centroids are not counted in the bytes of any of them"
         )
     if paper:
         tables = ", ".join(dict.fromkeys(column.table for column in paper))

@@ -1,0 +1,43 @@
+"""Our codes fitted to the searched pool without labels, as `genius fit` fits them to a collection."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from genius.evaluate.embeddings import EncodedPool, EncodedQueries
+from genius.evaluate.systems import CodeSearch, System, TopK
+from genius.quantize.fit import FitOptions, fit_quantizer
+from genius.search.options import SearchOptions
+
+
+class FittedCodes(System):
+    """Codebooks learned from phi of the pool; queries are compared as they are encoded, without training."""
+
+    def __init__(self, name: str, options: SearchOptions, fit: FitOptions) -> None:
+        self.name, self._options, self._fit = name, options, fit
+        self._settings = {
+            "method": options.method, "rerank": options.rerank, "beam": options.beam,
+            "item_bytes": fit.item_bytes, "rounds": fit.rounds, "code_beam": fit.code_beam, "seed": fit.seed,
+        }  # fmt: skip
+        self._search: CodeSearch | None = None
+
+    def index(self, pool: EncodedPool) -> None:
+        """Fit codebooks to the pool, encode it and build the trie."""
+        phi, modality = torch.from_numpy(pool.phi), torch.from_numpy(pool.modality).long()
+        quantizer = fit_quantizer(phi, modality, self._fit)
+        codes = quantizer.encode(phi, modality).numpy().astype("uint16")
+        books = [book.numpy() for book in quantizer.residual.codebooks()]
+        self._search = CodeSearch(self.name, books, self._options)
+        self._search.index(replace(pool, codes=codes))
+
+    def search(self, queries: EncodedQueries, k: int) -> TopK:
+        """The `k` best items by lookup, re-ranked by codes or vectors."""
+        assert self._search is not None, "index first"
+        return self._search.search(replace(queries, z=queries.phi), k)
+
+    def bytes_per_item(self) -> float:
+        """The trie's arrays and, if kept, the vectors."""
+        assert self._search is not None, "index first"
+        return self._search.bytes_per_item()
