@@ -100,6 +100,7 @@ class Results:
             "systems": {name: dict(settings) for name, settings in self.systems_used.items()},
             "instructions": self.instructions,
             "limit": self.limit,
+            "intervals": "over photos, corrected for the rows of a comparison",
             "rows": [entry.as_json() for entry in self.entries],
             "mean": {system: self._mean(system) for system in self.systems()},
             "comparisons": [

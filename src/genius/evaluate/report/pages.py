@@ -84,9 +84,7 @@ def _main_page(inputs: ReportInputs) -> str:
         + (f" ([how to get it]({inputs.data}))" if inputs.data else "")
         + f", {first['split']} split. "
         "Metrics are hit rates in percent (the paper's “Recall@k”): hit@5, hit@10 for Fashion200K and "
-        "FashionIQ. Intervals are 95 %, by bootstrap over photos: queries that share a picture or a relevant "
-        "item are drawn together, in all rows. Differences are paired, and count as better or worse where "
-        "their interval leaves out 0; on single rows it is widened for their number (Bonferroni). "
+        f"FashionIQ. {_intervals(first)} "
         "`genius report` writes this page and its appendix from JSON files.",
         limit,
         *(f"- {line}" for line in _summary(inputs)),
@@ -100,6 +98,20 @@ def _main_page(inputs: ReportInputs) -> str:
         *(f"- [{text}]({path})" for path, text in links.items()),
         "- `genius plot --data BENCH --to FOLDER` draws which images and texts share a code, and a map of "
         "quantized embeddings; they show the benchmark's own photos, so they are not published here",
+    )
+
+
+def _intervals(results: Mapping[str, Any]) -> str:
+    """How the intervals of these results were made."""
+    if "intervals" not in results:  # before queries were grouped
+        return (
+            "Intervals are 95 %, by bootstrap over queries; differences are paired, and count as better or "
+            "worse where their interval leaves out 0."
+        )
+    return (
+        "Intervals are 95 %, by bootstrap over photos: queries that share a picture or a relevant item are "
+        "drawn together, in all rows. Differences are paired, and count as better or worse where their "
+        "interval leaves out 0; on single rows it is widened for their number (Bonferroni)."
     )
 
 
