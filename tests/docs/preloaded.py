@@ -19,14 +19,16 @@ from pathlib import Path
 
 def serve(place: str) -> None:
     for name in (
-        "cli.index",
-        "cli.search",
-        "engine",
-        "encode.mini.encoder",
-        "quantize.model",
-        "search.searcher",
+        "genius.cli.index",
+        "genius.cli.search",
+        "genius.engine",
+        "genius.encode.mini.encoder",
+        "genius.quantize.model",
+        "genius.search.searcher",
+        "torch._dynamo",  # by every optimiser
+        "transformers.models.siglip.modeling_siglip",
     ):
-        importlib.import_module(f"genius.{name}")  # imports only: threads would not survive a fork
+        importlib.import_module(name)  # imports only: threads would not survive a fork
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(place)
