@@ -5,10 +5,13 @@ in several processes (pytest-xdist); their order, and which of them share a proc
 """
 
 import importlib.util
+import multiprocessing
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -58,6 +61,48 @@ def load_file() -> Callable[[Path], ModuleType]:
 def fake(load_file: Callable[[Path], ModuleType]) -> ModuleType:
     """The module of a model whose answers can be foreseen; run as a program, it is the command line."""
     return load_file(Path(__file__).parent / "cli" / "fake_model.py")
+
+
+@pytest.fixture(scope="session")
+def start_script() -> Callable[..., BaseProcess]:
+    """Starts `python SCRIPT ARGUMENTS` as a fork of a process that has imported torch's optimisers."""
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload(["torch._dynamo", "genius.quantize.train", "genius.decode.train"])
+
+    def start(script: Path, *arguments: object, **variables: object) -> BaseProcess:
+        words = [str(script), *map(str, arguments)]
+        changes = {name: str(value) for name, value in variables.items()}
+        program = f"import os, runpy, sys; sys.argv = {words}; os.environ.update({changes})\n"
+        program += f"runpy.run_path({words[0]!r}, run_name='__main__')"
+        process = forks.Process(target=exec, args=(program, {}))
+        process.start()
+        return process
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def run_by_one_and_two(start_script: Callable[..., BaseProcess]) -> Callable[..., None]:
+    """Runs `SCRIPT ARGUMENTS FOLDER/one` alone, and with FOLDER/two in two processes, as torchrun would."""
+
+    def run(script: Path, folder: Path, *arguments: object, **variables: object) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        shared = {
+            "WORLD_SIZE": 2,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
+        processes = [start_script(script, *arguments, folder / "one", **variables)]
+        for rank in range(2):
+            own = {**variables, **shared, "RANK": rank, "LOCAL_RANK": rank}
+            processes.append(start_script(script, *arguments, folder / "two", **own))
+        for process in processes:
+            process.join(600)
+        assert [process.exitcode for process in processes] == [0, 0, 0]
+
+    return run
 
 
 class Done(NamedTuple):

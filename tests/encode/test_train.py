@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -273,12 +270,8 @@ def test_pictures_given_are_not_decoded_again(train, val, tmp_path, monkeypatch)
     )  # fmt: skip
 
 
-def test_two_processes_do_what_one_does(root: Path, tmp_path: Path) -> None:
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PLAIN": "1"}
-    single = subprocess.Popen([sys.executable, SCRIPT, root, tmp_path / "one"], env=env)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    subprocess.run([*torchrun, SCRIPT, root, tmp_path / "two"], env=env, check=True, timeout=240)
-    assert single.wait(120) == 0
+def test_two_processes_do_what_one_does(run_by_one_and_two: Any, root: Path, tmp_path: Path) -> None:
+    run_by_one_and_two(SCRIPT, tmp_path, root, PLAIN=1)
     one, two = (read_log(tmp_path / name / "log.jsonl") for name in ("one", "two"))
     assert [line["step"] for line in one] == [4, 4, 8, 8, 12, 12]
     for mine, theirs in zip(one, two, strict=True):

@@ -1,6 +1,3 @@
-import os
-import subprocess
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -145,7 +142,7 @@ def test_nan_stops_with_the_step(tmp_path, train_pairs):
 SCRIPT = """
 import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[2])
+sys.path.insert(0, sys.argv[1])
 import torch
 from conftest import make_pairs
 from genius.quantize.fusion import PRESETS
@@ -162,22 +159,17 @@ with process_group("cpu"):
     quantizer = Quantizer(24, code_sizes(3, 16), fusion="small")
     plan = OptimiserConfig(steps=12, batch=32, rate=1e-3, check_every=6)
     train_quantizer(quantizer, make_pairs(1), make_pairs(2), plan, QuantizerObjective(temperature=0.05),
-                    folder=Path(sys.argv[1]), seed=0, kmeans_sample=400, refine_rounds=1,
+                    folder=Path(sys.argv[2]), seed=0, kmeans_sample=400, refine_rounds=1,
                     tuning=TuningConfig(steps=5, batch=32, temperature=0.05), show=False)
     if is_main():
-        torch.save(quantizer.residual.vectors, Path(sys.argv[1]) / "vectors.pt")
+        torch.save(quantizer.residual.vectors, Path(sys.argv[2]) / "vectors.pt")
 """
 
 
-def test_two_processes_learn_what_one_learns(tmp_path):
+def test_two_processes_learn_what_one_learns(run_by_one_and_two, tmp_path):
     script = tmp_path / "stage.py"
     script.write_text(SCRIPT)
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    here = Path(__file__).parent
-    single = subprocess.Popen([sys.executable, script, tmp_path / "one", here], env=env)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    subprocess.run([*torchrun, script, tmp_path / "two", here], env=env, check=True, timeout=600)
-    assert single.wait(600) == 0
+    run_by_one_and_two(script, tmp_path, Path(__file__).parent)
     one, two = read_log(tmp_path / "one" / "log.jsonl"), read_log(tmp_path / "two" / "log.jsonl")
     assert [line["step"] for line in one] == [6, 6, 12, 12]
     for mine, theirs in zip(one, two, strict=True):

@@ -1,7 +1,4 @@
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -173,14 +170,10 @@ with distributed.process_group("cpu") as device:
 """
 
 
-def test_two_processes_do_what_one_does(tmp_path):
+def test_two_processes_do_what_one_does(run_by_one_and_two, tmp_path):
     script = tmp_path / "toy.py"
     script.write_text(SCRIPT)
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    single = subprocess.Popen([sys.executable, script, tmp_path / "one"], env=env)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    subprocess.run([*torchrun, script, tmp_path / "two"], env=env, check=True, timeout=600)
-    assert single.wait(600) == 0
+    run_by_one_and_two(script, tmp_path)
     one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
     assert len(one) == 6
     for (step, mine), (also, theirs) in zip(one, two, strict=True):
