@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,10 @@ def test_two_workers_make_the_index_of_one_process(ray, kit, model, sources, pla
         assert all(share.rate > 0 for share in outcome.workers.values())
         assert [len(ids) for ids in outcome.seen] == [25, 148, 90, 20]
         assert engine.index.pinned().number == 1
+    end = time.monotonic() + 60
+    while any(b"KnownItems" in words for words in kit.processes_below(os.getpid()).values()):
+        assert time.monotonic() < end, "a run leaves no process behind"
+        time.sleep(0.1)
     assert not (tmp_path / "index" / "parts").exists()
     assert kit.rows_of(tmp_path / "index") == kit.rows_of(plain)
     assert kit.arrays_of(tmp_path / "index") == kit.arrays_of(plain)

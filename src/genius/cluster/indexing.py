@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,18 +83,18 @@ def index_on_cluster(
         seen = SeenIds()
         expected = [0] * len(sources)
         ended = [False] * len(sources)
-        rows = _rows(ray, index, sources, str(kept.place), workers, gpus, batches)
         try:
-            for row in rows:
-                facts = json.loads(row["facts"])
-                place = facts["source"]
-                _require(facts)
-                assert facts["number"] == expected[place] and not any(ended[place:]), "parts out of order"
-                expected[place] += 1
-                ended[place] = facts["end"] is not None
-                _take(index, kept, facts, outcome, seen)
-                if progress is not None:
-                    progress(outcome)
+            with closing(_rows(ray, index, sources, str(kept.place), workers, gpus, batches)) as rows:
+                for row in rows:
+                    facts = json.loads(row["facts"])
+                    place = facts["source"]
+                    _require(facts)
+                    assert facts["number"] == expected[place] and not any(ended[place:]), "parts out of order"
+                    expected[place] += 1
+                    ended[place] = facts["end"] is not None
+                    _take(index, kept, facts, outcome, seen)
+                    if progress is not None:
+                        progress(outcome)
         except ray.exceptions.RayError as error:
             raise ClusterError(
                 f"the cluster gave up: {_reason(error)}; what was committed is safe, run the command again"
@@ -113,7 +114,7 @@ def _rows(
     workers: int | None,
     gpus: float | None,
     batches: int | None,
-) -> Any:
+) -> Generator[dict[str, Any], None, None]:
     """The answers of the workers, in the order of the sources' parts, as they come."""
     data = ray_module("ray.data")
     from genius.cluster.encoding import EncodingWorker, KnownItems
@@ -132,19 +133,22 @@ def _rows(
     context.execution_options.preserve_order = True
     context.enable_progress_bars = False
     context.target_max_block_size = 1  # every part is a task of its own, begun as soon as it is read
-    return (
-        data.read_datasource(
-            ItemDatasource(own, batches or BATCHES), num_cpus=READER_CPUS, override_num_blocks=len(own)
+    try:
+        yield from (
+            data.read_datasource(
+                ItemDatasource(own, batches or BATCHES), num_cpus=READER_CPUS, override_num_blocks=len(own)
+            )
+            .map(
+                EncodingWorker,
+                fn_constructor_args=(job,),
+                compute=data.ActorPoolStrategy(size=workers),
+                num_cpus=WORKER_CPUS,
+                num_gpus=gpus or None,
+            )
+            .iter_rows()
         )
-        .map(
-            EncodingWorker,
-            fn_constructor_args=(job,),
-            compute=data.ActorPoolStrategy(size=workers),
-            num_cpus=WORKER_CPUS,
-            num_gpus=gpus or None,
-        )
-        .iter_rows()
-    )
+    finally:
+        ray.kill(known_items)  # Ray would keep its process until the driver ends
 
 
 def encoding_job(
