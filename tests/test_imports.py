@@ -98,7 +98,7 @@ def test_help_names_the_program() -> None:
     assert "Usage" in run.stdout
 
 
-# --- the rooms -------------------------------------------------------------------------------------------
+# --- the packages -------------------------------------------------------------------------------------------
 
 BY_NAME = re.compile(r"genius(\.\w+)+:\w+")  # an entry of a registry: "module:function"
 
@@ -125,7 +125,7 @@ def imported(tree: ast.Module) -> Iterator[str]:
             yield node.value.partition(":")[0]
 
 
-def room_of(module: str) -> str:
+def package_of(module: str) -> str:
     """The folder or top-level module that a module belongs to; "genius" for the package itself."""
     package, _, rest = module.partition(".")
     first = rest.split(".")[0]
@@ -133,39 +133,43 @@ def room_of(module: str) -> str:
 
 
 def arrows() -> dict[str, set[str]]:
-    """Which rooms each room imports."""
+    """Which packages each package imports."""
     found: dict[str, set[str]] = defaultdict(set)
     for name, tree in modules().items():
-        targets = {room_of(target) for target in imported(tree) if target.split(".")[0] == "genius"}
-        found[room_of(name)] |= targets - {room_of(name)}
+        targets = {package_of(target) for target in imported(tree) if target.split(".")[0] == "genius"}
+        found[package_of(name)] |= targets - {package_of(name)}
     return found
 
 
 def listed() -> tuple[set[str], dict[str, set[str]]]:
-    """The rooms that all may import, and what else each room may: the table in docs/design.md."""
+    """The packages that all may import, and what else each package may: the table in docs/design.md."""
     text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
-    section = text.partition("## Rooms")[2].partition("\n## ")[0]
+    section = text.partition("## Packages")[2].partition("\n## ")[0]
     lines = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| `")]
     cells = [[re.findall(r"`(\w+)`", cell) for cell in (line[0], line[2])] for line in lines]
     base = set(cells[0][0])
-    return base, {room: set(targets) for rooms, targets in cells for room in rooms}
+    return base, {package: set(targets) for packages, targets in cells for package in packages}
 
 
 def test_no_circles_between_rooms() -> None:
     try:
         TopologicalSorter(arrows()).prepare()
     except CycleError as error:
-        pytest.fail(f"rooms import each other: {' -> '.join(reversed(error.args[1]))}")
+        pytest.fail(f"packages import each other: {' -> '.join(reversed(error.args[1]))}")
 
 
 def test_rooms_import_what_the_design_lists() -> None:
     base, allowed = listed()
     found = arrows()
-    assert allowed.keys() == found.keys() | base, "docs/design.md, Rooms: one line for every room"
-    extra = {room: sorted(targets - base - allowed[room]) for room, targets in found.items()}
-    extra = {room: targets for room, targets in extra.items() if targets}
+    assert allowed.keys() == found.keys() | base, "docs/design.md, Packages: one line for every package"
+    extra = {package: sorted(targets - base - allowed[package]) for package, targets in found.items()}
+    extra = {package: targets for package, targets in extra.items() if targets}
     assert not extra, "imports that docs/design.md does not list"
-    unused = {room: allowed[room] - targets for room, targets in found.items() if allowed[room] - targets}
+    unused = {
+        package: allowed[package] - targets
+        for package, targets in found.items()
+        if allowed[package] - targets
+    }
     assert not unused, f"docs/design.md lists arrows that are gone: {unused}"
 
 

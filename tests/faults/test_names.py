@@ -155,15 +155,15 @@ def test_the_report_stays_small() -> None:
         ("", "", ()),
         (" \n\t ", "", ()),
         ("🐶🐱", "🐶🐱", ()),
-        ("one\0two", "one two", ("mended",)),
-        ("half \ud83d here", "half \ufffd here", ("mended",)),
-        ("\0\0", "", ("mended",)),
+        ("one\0two", "one two", ("replaced",)),
+        ("half \ud83d here", "half \ufffd here", ("replaced",)),
+        ("\0\0", "", ("replaced",)),
         ("x" * 1_000_000, "x" * MAX_CHARS, ("cut",)),
-        ("\0" + "x" * 1_000_000, "x" * (MAX_CHARS - 1), ("cut", "mended")),
+        ("\0" + "x" * 1_000_000, "x" * (MAX_CHARS - 1), ("cut", "replaced")),
         (" " * 1_000_000 + "end", "end", ()),
     ],
 )
-def test_texts_are_mended_cut_and_flagged(text: str, clean: str, flags: tuple[str, ...]) -> None:
+def test_texts_are_cleaned_cut_and_flagged(text: str, clean: str, flags: tuple[str, ...]) -> None:
     assert clean_text(text) == (clean, flags)
 
 
@@ -186,7 +186,7 @@ def test_text_files(tmp_path: Path) -> None:
 
     assert read_text(written(b"\xef\xbb\xbfwith a mark")) == ("with a mark", ())
     assert read_text(written("größe".encode("utf-16"))) == ("größe", ())
-    assert read_text(written("größe".encode("latin-1"))) == ("gr\ufffd\ufffde", ("mended",))
+    assert read_text(written("größe".encode("latin-1"))) == ("gr\ufffd\ufffde", ("replaced",))
     assert read_text(written("日本".encode() * 100_000)) == (("日本" * MAX_CHARS)[:MAX_CHARS], ("cut",))
     assert read_text(written(b"abc" + b" " * 1_000_000)) == ("abc", ("cut",))
     with pytest.raises(BadInput, match="no text"):
@@ -223,6 +223,6 @@ def test_tables_of_odd_texts(tmp_path: Path) -> None:
     items = {item.id: item for item in read_items(file, report=report)}
     assert set(items) == {"2", "3", "4"}
     assert items["2"].text == "a b \ufffd"
-    assert items["2"].meta == {"text_flags": ["mended"]}
+    assert items["2"].meta == {"text_flags": ["replaced"]}
     assert items["4"].meta == {"text_flags": ["cut"]}
     assert [name.rpartition(":")[2] for name, _ in report.names] == ["1", "5", "6"]

@@ -111,7 +111,7 @@ def test_odd_names_are_stored_printed_escaped_and_opened_again(engine, tmp_path)
 # 19: texts
 
 
-def test_odd_texts_are_skipped_cut_or_mended_with_a_flag(engine):
+def test_odd_texts_are_skipped_cut_or_replaced_with_a_flag(engine):
     items = [
         Item("empty", text=""),
         Item("blank", text=" \n\t "),
@@ -123,7 +123,7 @@ def test_odd_texts_are_skipped_cut_or_mended_with_a_flag(engine):
     result = engine.add(items)
     assert result.added == 4 and sorted(name for name, _ in result.report.names) == ["blank", "empty"]
     flags = {hit.id: hit.meta.get("text_flags") for hit in engine.search("red", want="text")}
-    assert flags == {"long": ["cut"], "emoji": None, "nul": ["mended"], "surrogate": ["mended"]}
+    assert flags == {"long": ["cut"], "emoji": None, "nul": ["replaced"], "surrogate": ["replaced"]}
     assert all(hit.text.encode() for hit in engine.search("red", want="text"))
 
 

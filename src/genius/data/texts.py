@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from genius.data.remote import RemotePath
 
 MAX_CHARS = 20_000  # far beyond what any text tower reads
-REPLACED = "mended"  # flag of a text in which characters were replaced
+REPLACED = "replaced"  # flag of a text in which characters were replaced
 _BYTES_PER_CHAR = 4  # at most, in UTF-8 and UTF-16
 _BROKEN = re.compile("[\x00\ud800-\udfff]")
 
@@ -22,7 +22,7 @@ class UserText(NamedTuple):
     """A text that can be stored, encoded and printed as UTF-8, and what was done to it."""
 
     text: str
-    flags: tuple[str, ...] = ()  # "cut": it was longer; "mended": NULs or halves of characters were replaced
+    flags: tuple[str, ...] = ()  # "cut": it was longer; "replaced": NULs or halves of characters were
 
 
 def clean_text(text: str, max_chars: int = MAX_CHARS) -> UserText:
@@ -33,10 +33,10 @@ def clean_text(text: str, max_chars: int = MAX_CHARS) -> UserText:
     text = text.strip()
     flags = ["cut"] if len(text) > max_chars else []
     text = text[:max_chars]
-    mended = _BROKEN.sub(lambda match: " " if match[0] == "\0" else "\ufffd", text)
-    if mended != text:
+    whole = _BROKEN.sub(lambda match: " " if match[0] == "\0" else "\ufffd", text)
+    if whole != text:
         flags.append(REPLACED)
-    return UserText(mended.strip(), tuple(flags))
+    return UserText(whole.strip(), tuple(flags))
 
 
 def read_text(file: Path | RemotePath, max_chars: int = MAX_CHARS) -> UserText:

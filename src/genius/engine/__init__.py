@@ -1,4 +1,4 @@
-"""A search engine for one's own collection: the only place that knows all stations."""
+"""A search engine for one's own collection: the only place that knows all parts."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from genius.store.generations import MANIFEST, generation_folder, numbers
 from genius.store.migration import ITEM, item_sums, sound_in_version_2
 from genius.store.records import checksum
 
-REPAIRED = "repaired.sqlite"  # a mended truth that is about to take the place of the damaged one
+REPAIRED = "repaired.sqlite"  # a repaired truth that is about to take the place of the damaged one
 DAMAGED = "damaged.sqlite"  # where a damaged one is kept, with a number
 _PAGE = 4096
 _LEAST_ITEM = 48  # bytes that an item takes at least: bounds how many rows a file can hold
@@ -95,7 +95,7 @@ def repair_truth(folder: Path) -> RepairReport:
 
 
 def finish_repair(folder: Path) -> None:
-    """Give a mended truth its name after the damaged one has gone; the caller holds the writer's lock."""
+    """Give a repaired truth its name after the damaged one has gone; the caller holds the writer's lock."""
     with files.storage_errors(folder):
         aside = _free_name(folder / DAMAGED, step=0)
         for ending in ENDINGS:
