@@ -2,11 +2,11 @@
 
     python benchmarks/split_texts.py --data BENCH             # benchmarks/results/split_texts.json
 
-Rows of the benchmark that want a caption, asked by another caption or by the picture. Every caption of the
-val pool is put somewhere into a document of its own, among captions of other pictures, from train; mini reads
+Rows of the benchmark's val split that want a caption, asked by another caption or by the picture. Every right
+caption is put somewhere into a document of its own, among captions of other pictures, from train; mini reads
 the first 128 tokens of it. hit@5 in percent: of the captions alone, of the documents by their beginning, and
-of the documents in passages; `deep` are the queries whose right captions all begin after what is read. Words
-do not count in the ranking. `passages` is how many a document has on average, `bytes` what an item takes.
+of the documents in passages of different sizes, in tokens; `deep` are the queries whose right captions all
+begin after what is read. Words do not count in the ranking. `passages` is how many a document has on average.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,14 @@ from typing import Any
 from _harness import run
 
 from genius.data.base import LabelledQuery, open_dataset
+from genius.data.passages import passages
 from genius.engine import Engine
+from genius.ingest import embedding
 from genius.types import Item, Modality
 
 ROWS = ("flickr8k 1", "flickr8k 3")
 AT = 5
+SIZES = [128, 64, 32, 16]  # tokens of a passage
 
 
 def document(item: Item, others: Sequence[str], draw: random.Random, size: int) -> tuple[Item, int]:
@@ -47,13 +50,17 @@ def hit_rate(engine: Engine, queries: Sequence[LabelledQuery]) -> float:
     return round(100 * statistics.mean(hits), 1) if hits else 0.0
 
 
-def main(data: Path, model: str = "mini", sentences: int = 24, queries: int = 400) -> dict[str, Any]:
+def main(
+    data: Path, model: str = "mini", sentences: int = 24, queries: int = 120, sizes: list[int] = SIZES
+) -> Iterator[dict[str, Any]]:
     dataset, draw = open_dataset("mbeir", data), random.Random(0)
     rows = [row for row in dataset.rows("val") if str(row) in ROWS]
-    captions = [item for item in dataset.pool("val", rows[0]) if item.modality is Modality.TEXT and item.text]
-    own = captions[0].id.partition(":")[0]
+    asked = {row: [one for one in dataset.queries("val", row) if one.positives][:queries] for row in rows}
+    right = {id for several in asked.values() for query in several for id in query.positives}
+    captions = [item for item in dataset.pool("val") if item.id in right]
+    source = f"{captions[0].id.partition(':')[0]}:"
     fillers = sorted(
-        {item.text for item in dataset.pool("train") if item.text and item.id.startswith(f"{own}:")}
+        {item.text for item in dataset.pool("train") if item.text and item.id.startswith(source)}
     )
     made = [document(item, fillers, draw, sentences) for item in captions]
     documents = [item for item, _ in made]
@@ -64,42 +71,43 @@ def main(data: Path, model: str = "mini", sentences: int = 24, queries: int = 40
         "at": AT,
     }
     with tempfile.TemporaryDirectory() as folder:
-        alone, whole, split = (
-            Engine.create(Path(folder) / name, model, split_texts=name == "split")
-            for name in ("alone", "whole", "split")
-        )
+        alone, whole = (Engine.create(Path(folder) / name, model) for name in ("alone", "whole"))
         alone.add(captions)
         result["long"] = whole.add(documents).long_texts
-        split.add(documents)
-        rows_of = split.index.truth.passage_rows()
-        result["passages"] = round(1 + float(rows_of.counts.sum()) / len(documents), 2)
-        limit = {item.id: _read(split, item.id) for item in documents}
-        deep = {item.id for item, begins in made if begins >= limit[item.id]}
-        for row in rows:
-            asked = [query for query in dataset.queries("val", row) if query.positives][:queries]
-            below = [query for query in asked if deep.issuperset(query.positives)]
+        split = {}
+        for size in sizes:
+            embedding.PASSAGE = size
+            split[size] = Engine.create(Path(folder) / f"split-{size}", model, split_texts=True)
+            split[size].add(documents)
+        counts = {size: engine.index.truth.passage_rows().counts for size, engine in split.items()}
+        result["passages"] = {size: round(1 + own.sum() / len(documents), 1) for size, own in counts.items()}
+        read = _read(whole, documents)
+        deep = {item.id for item, begins in made if begins >= read[item.id]}
+        for row, every in asked.items():
+            below = [query for query in every if deep.issuperset(query.positives)]
             result[str(row)] = {
                 name: {
                     "queries": len(some),
                     "captions alone": hit_rate(alone, some),
                     "beginning": hit_rate(whole, some),
-                    "passages": hit_rate(split, some),
+                    **{f"passages of {size}": hit_rate(engine, some) for size, engine in split.items()},
                 }
-                for name, some in {"all": asked, "deep": below}.items()
+                for name, some in {"all": every, "deep": below}.items()
             }
-        for name, engine in {"whole": whole, "split": split}.items():
-            engine.compact()
-            result.setdefault("bytes", {})[name] = engine.stats()["bytes_per_item"]
+            yield result
+        for engine in (alone, whole, *split.values()):
             engine.close()
-    return result
 
 
-def _read(engine: Engine, id: str) -> int:
-    """How many characters of its text the encoder reads, about: up to the end of the first passage."""
-    found = engine.index.truth.record(id)
-    assert found is not None
-    passages = engine.index.truth.passages(found[0])
-    return len(found[1].text or "") if passages is None else int(passages.spans[0, 1])
+def _read(engine: Engine, documents: Sequence[Item]) -> dict[str, int]:
+    """How many characters of each text the encoder reads, about."""
+    limit = embedding.text_limit(engine.model)
+    assert limit is not None
+    found = {}
+    for item in documents:
+        text = item.text or ""
+        found[item.id] = passages(text, limit.count_tokens, limit.max_tokens)[0][1]
+    return found
 
 
 if __name__ == "__main__":

@@ -17,10 +17,11 @@ Span = tuple[int, int]  # start and end in the text
 CountTokens = Callable[[Sequence[str]], list[int]]
 
 
-def passages(text: str, count_tokens: CountTokens, max_tokens: int) -> list[Span]:
-    """Spans that cover the text, in order, each of at most `max_tokens`; a single one for a short text.
+def passages(text: str, count_tokens: CountTokens, max_tokens: int, size: int | None = None) -> list[Span]:
+    """Spans that cover the text, in order; a single one if it has at most `max_tokens`.
 
-    `count_tokens` says how many tokens texts have, with those that every text has.
+    Otherwise each has at most `size` tokens (default: `max_tokens`). `count_tokens` says how many tokens texts
+    have, with those that every text has.
     """
     if not is_longer(text, count_tokens, max_tokens):
         return [(0, len(text))]
@@ -28,14 +29,15 @@ def passages(text: str, count_tokens: CountTokens, max_tokens: int) -> list[Span
     words = [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     always, *counts = count_tokens(["", *words])
     lengths = np.maximum(np.array(counts, dtype=np.int64) - always, 0)
-    room, starts = max_tokens - always, [0, *ends]
+    most = min(size or max_tokens, max_tokens)
+    room, starts = max(1, most - always), [0, *ends]
     while True:
         spans = _cut(words, lengths, room)
         found = [(starts[first], starts[last - 1] + len(words[last - 1].rstrip())) for first, last in spans]
         longest = max(count_tokens([text[start:end] for start, end in found]))
-        if longest <= max_tokens or room <= LEAST:
+        if longest <= most or room <= LEAST:
             return found
-        room = max(LEAST, min(room - 1, room * max_tokens // longest))  # words differ in a sentence
+        room = max(LEAST, min(room - 1, room * most // longest))  # words differ in a sentence
 
 
 def is_longer(text: str, count_tokens: CountTokens, max_tokens: int) -> bool:

@@ -16,6 +16,8 @@ from genius.retrieval_model import RetrievalModel
 from genius.store.records import Passages, Record
 from genius.types import Modality
 
+PASSAGE = 32  # tokens of a passage, with those that begin and end every text: benchmarks/split_texts.py
+
 
 def text_limit(model: RetrievalModel) -> CountsTokens | None:
     """What counts the tokens of texts; None if the model does not say how many it reads."""
@@ -35,7 +37,7 @@ def with_passages(model: RetrievalModel, item: PendingItem) -> PendingItem:
     limit = text_limit(model)
     if limit is None or not item.text or item.vector is not None:
         return item
-    spans = passages(item.text, limit.count_tokens, _most(limit))
+    spans = passages(item.text, limit.count_tokens, _most(limit), PASSAGE)
     return replace(item, spans=tuple(spans)) if len(spans) > 1 else item
 
 
