@@ -20,8 +20,8 @@ CountTokens = Callable[[Sequence[str]], list[int]]
 def passages(text: str, count_tokens: CountTokens, max_tokens: int, size: int | None = None) -> list[Span]:
     """Spans that cover the text, in order; a single one if it has at most `max_tokens`.
 
-    Otherwise each has at most `size` tokens (default: `max_tokens`). `count_tokens` says how many tokens texts
-    have, with those that every text has.
+    Otherwise each has at most `size` tokens (default: `max_tokens`). `count_tokens` says how many tokens
+    texts have, with those that every text has.
     """
     if not is_longer(text, count_tokens, max_tokens):
         return [(0, len(text))]
