@@ -106,15 +106,11 @@ def test_what_a_shipped_recipe_describes_can_be_built(file: Path) -> None:
         assert rate_at(config, config.steps) == pytest.approx(config.final_rate)
 
 
-def test_the_papers_settings() -> None:
+def test_the_papers_epochs() -> None:
+    """All other values of the paper are checked against docs/paper.md."""
     recipe = load_recipe(RECIPES / "mbeir.toml")
-    quantizer, decoder = recipe.quantizer_training, recipe.decoder_training
-    assert quantizer is not None
-    assert decoder is not None
-    assert (recipe.quantizer.levels, recipe.quantizer.codes, recipe.decoder.preset) == (9, 4096, "t5-small")
-    assert (recipe.decoder.prefix, decoder.alpha, decoder.targets) == (30, 2.0, "hard")
-    assert (quantizer.contrastive, quantizer.residual, quantizer.agreement) == (1, 100, 100)
+    assert recipe.quantizer_training is not None
+    assert recipe.decoder_training is not None
     queries = 1_100_000
-    for plan, batch, epochs in ((quantizer.optimiser, 2000, 20), (decoder.optimiser, 256, 30)):
-        assert (plan.batch, plan.rate) == (batch, 1e-4)
-        assert plan.steps == pytest.approx(epochs * queries / batch, rel=1e-3)
+    for plan, epochs in ((recipe.quantizer_training.optimiser, 20), (recipe.decoder_training.optimiser, 30)):
+        assert plan.steps == pytest.approx(epochs * queries / plan.batch, rel=1e-3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict
@@ -13,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from genius.cli import VERBS, app
+from genius.data.mbeir import MBeir
 from genius.errors import BadInput
 from genius.evaluate.options import EvalOptions, FrontierOptions, GenerativeConfig
 from genius.evaluate.provenance import commit
@@ -53,6 +55,49 @@ def test_json_is_one_object_with_rows_and_mean(genius):
     assert results["mean"]["exact"]["hit@5"] >= results["mean"]["lookup+codes"]["hit@5"] - 1e-9
     assert results["mean"]["lookup+vectors"]["hit@5"] > 0.5
     assert "16 items, 16 queries" in out.stderr
+
+
+@pytest.fixture
+def beir(colours, tmp_path):
+    """The tiny root in BEIR's layout."""
+    data, root = MBeir(colours.path), tmp_path / "beir" / "colours"
+    shutil.copytree(colours.path, root, ignore=shutil.ignore_patterns("query", "qrels", "cand_pool"))
+
+    def record(id_, text, image, **more):
+        path = None if image is None else image.relative_to(colours.path).as_posix()
+        return json.dumps({"_id": id_, "text": text, "image": path, **more}) + "\n"
+
+    queries = [
+        record(q.id, q.text, q.image, instruction=data.instructions.chosen(q).sentence)
+        for q in data.queries("test")
+    ]
+    (root / "queries.jsonl").write_text("".join(queries))
+    (root / "items.jsonl").write_text("".join(record(i.id, i.text, i.image) for i in data.pool("test")))
+    judged = [f"{q}\t{i}\t{g}\n" for q, items in data.qrels("test").items() for i, g in items.items()]
+    (root / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(judged))
+    return root
+
+
+def test_a_benchmark_in_beirs_layout_gives_the_same_figures(genius, beir, tmp_path):
+    runs, mteb = tmp_path / "runs", tmp_path / "mteb"
+    expected = json.loads(genius("--systems", "exact", "--format", "json").stdout)["rows"]
+    options = ("--systems", "exact", "--format", "json", "--runs", str(runs), "--mteb", str(mteb))
+    found = json.loads(genius(*options, data=beir).stdout)["rows"]
+    figures = ("dataset", "task", "queries", "pool_items", "hit@5", "recall@5", "mrr", "ndcg@10")
+    assert [[row[name] for name in figures] for row in found] == [
+        [row[name] for name in figures] for row in expected
+    ]
+    files = [word for file in sorted(runs.iterdir()) for word in ("--score", str(file))]
+    scored = json.loads(genius(*files, "--format", "json", data=beir).stdout)["rows"]
+    assert [row["hit@5"] for row in scored] == [row["hit@5"] for row in found]
+    task = json.loads((mteb / "exact" / "model-1" / "colours_task0_universal.json").read_text())
+    (scores,) = task["scores"]["test"]
+    assert task["task_name"] == "colours_task0_universal"
+    assert scores["main_score"] == scores["ndcg_at_10"] == pytest.approx(found[0]["ndcg@10"])
+    assert scores["hit_rate_at_5"] == pytest.approx(found[0]["hit@5"])
+    assert {"hf_subset", "languages"} <= scores.keys()
+    assert {"dataset_revision", "mteb_version", "evaluation_time", "kg_co2_emissions"} <= task.keys()
+    assert json.loads((mteb / "exact" / "model-1" / "model_meta.json").read_text())["name"] == "exact"
 
 
 def test_local_and_limit_and_markdown_and_table(genius):

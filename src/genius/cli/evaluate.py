@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 # the options that `eval`, `ablate`, `bench`, `report` and `plot` share; defaults are those of the code
 EVAL, GENERATIVE = EvalOptions(), GenerativeConfig()
-MODEL, DEVICE, LAYOUT = "mini", "auto", "mbeir"
-Root = Annotated[Path, typer.Option(help="Data root in M-BEIR's layout (or Karpathy's).")]
+MODEL, DEVICE, LAYOUT = "mini", "auto", "auto"
+Root = Annotated[Path, typer.Option(help="Data root in the layout of M-BEIR, BEIR or Karpathy.")]
 ModelName = Annotated[str, typer.Option(help="Model: a name or a folder.")]
 Setting = Annotated[Literal["local", "universal"], typer.Option(help="Search own pools, or all as one.")]
 Split = Annotated[str, typer.Option(help="Split of the queries.")]
@@ -34,7 +34,7 @@ Limit = Annotated[int, typer.Option(min=0, help="At most N queries of each row; 
 Seeds = Annotated[int, typer.Option(min=1, help="Average what is random over N seeds.")]
 Format = Annotated[Literal["table", "json", "markdown"], typer.Option("--format", help="Output format.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Layout = Annotated[str, typer.Option(help="Layout of the data: mbeir or karpathy.")]
+Layout = Annotated[str, typer.Option(help="Layout of the data: auto, mbeir, beir or karpathy.")]
 Cache = Annotated[Path | None, typer.Option(help="Folder of cached embeddings (default: $GENIUS_CACHE).")]
 TrainLimit = Annotated[int, typer.Option(min=0, help="Train queries per row of generative baselines.")]
 TrainSteps = Annotated[int, typer.Option(min=1, help="Training steps of generative baselines.")]
@@ -60,6 +60,9 @@ def evaluate(
     score: Annotated[
         list[Path] | None, typer.Option(help="Score this TREC run file instead. May be repeated.")
     ] = None,
+    mteb: Annotated[
+        Path | None, typer.Option(help="Folder to write result files to that MTEB's tools read.")
+    ] = None,
     beam: Annotated[int, typer.Option(min=0, help="Beam of the decoder; 0: the model's.")] = EVAL.beam,
     seeds: Seeds = EVAL.seeds,
     train_limit: TrainLimit = GENERATIVE.queries,
@@ -84,6 +87,10 @@ def evaluate(
         with progress() as show:
             results = run.evaluate(dataset, name, model, systems, options, workspace, log, show)
     found = results.as_json()
+    if mteb is not None:
+        from genius.evaluate.mteb import write_mteb
+
+        write_mteb(results, mteb)
     if save is not None:
         save_result(save, found, at)
     print_result(found, results_table(found, intervals=intervals), format_)

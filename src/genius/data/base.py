@@ -99,16 +99,28 @@ class Dataset(Protocol):
 DATASETS: dict[str, str] = {
     "mbeir": "genius.data.mbeir:MBeir",
     "karpathy": "genius.data.karpathy:Karpathy",
+    "beir": "genius.data.beir:Beir",
 }
+AUTO = "auto"  # for `open_dataset`: whichever format the files are of
 
 
 def open_dataset(format: str, root: str | Path, datasets: Sequence[str] = ()) -> Dataset:
     """The dataset of that format under `root`; `datasets` keeps only rows of these names, empty keeps all."""
+    if format == AUTO:
+        format = find_format(Path(root))
     if format not in DATASETS:
         raise BadInput(f"unknown dataset format {format!r}: choose one of {', '.join(sorted(DATASETS))}")
     module, name = DATASETS[format].split(":")
     opener: Callable[..., Dataset] = getattr(import_module(module), name)
     return opener(Path(root), datasets)
+
+
+def find_format(root: Path) -> str:
+    """The format that the files under `root` are of: BEIR's queries.jsonl, Karpathy's JSON, else M-BEIR's."""
+    if (root / "queries.jsonl").is_file():
+        return "beir"
+    single = root.is_file() or (not (root / "query").is_dir() and any(root.glob("*.json")))
+    return "karpathy" if single else "mbeir"
 
 
 def keep_named(rows: Sequence[Row], datasets: Sequence[str], root: Path) -> list[Row]:

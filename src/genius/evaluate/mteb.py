@@ -1,0 +1,45 @@
+"""Results as files that MTEB's tools read: one JSON a task, with the fields of its TaskResult.
+
+They lie as MTEB's own do: FOLDER/SYSTEM/FINGERPRINT/TASK.json, with model_meta.json beside.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from genius.evaluate.protocol import CUTOFFS, DEPTH, RowMetrics
+from genius.evaluate.results import Results
+from genius.files import storage_errors, write_file
+
+MAIN = "ndcg_at_10"  # MTEB's main score of retrieval
+
+
+def write_mteb(results: Results, folder: Path) -> None:
+    """Write every row of every system; files of an earlier evaluation are replaced."""
+    for entry in results.entries:
+        metrics = entry.metrics
+        own = folder / metrics.system / (entry.fingerprint or "no_revision_available")
+        with storage_errors(own):
+            own.mkdir(parents=True, exist_ok=True)
+        name = f"{metrics.row.dataset}_task{metrics.row.task}_{results.setting}"
+        task = {
+            "dataset_revision": entry.pool_hash or "unknown",
+            "task_name": name,
+            "mteb_version": None,
+            "scores": {results.split: [_scores(metrics)]},
+            "evaluation_time": entry.seconds,
+            "kg_co2_emissions": None,
+        }
+        meta = {"name": metrics.system, "revision": own.name, "languages": None, "framework": ["PyTorch"]}
+        for file, value in ((f"{name}.json", task), ("model_meta.json", meta)):
+            write_file(own / file, [json.dumps(value, indent=2).encode(), b"\n"])
+
+
+def _scores(metrics: RowMetrics) -> dict[str, Any]:
+    """The metrics under MTEB's names."""
+    named = {f"hit_rate_at_{k}": metrics.mean(f"hit@{k}") for k in CUTOFFS}
+    named |= {f"recall_at_{k}": metrics.mean(f"recall@{k}") for k in CUTOFFS}
+    named |= {MAIN: metrics.mean("ndcg@10"), f"mrr_at_{DEPTH}": metrics.mean("mrr")}
+    return {**named, "main_score": named[MAIN], "hf_subset": "default", "languages": ["eng-Latn"]}
