@@ -51,7 +51,7 @@ def hit_rate(engine: Engine, queries: Sequence[LabelledQuery]) -> float:
 
 
 def main(
-    data: Path, model: str = "mini", sentences: int = 24, queries: int = 120, sizes: list[int] = SIZES
+    data: Path, model: str = "mini", sentences: int = 24, queries: int = 80, sizes: list[int] = SIZES
 ) -> Iterator[dict[str, Any]]:
     dataset, draw = open_dataset("mbeir", data), random.Random(0)
     rows = [row for row in dataset.rows("val") if str(row) in ROWS]
