@@ -206,7 +206,7 @@ def test_long_texts_are_said_or_split(genius, tmp_path, fake, monkeypatch):
     file = tmp_path / "notes.jsonl"
     file.write_text(json.dumps({"id": "long", "text": "Red apples here. Green grass there. Blue sky above."}))
     done = genius("index", file, "--to", "whole")
-    assert "1 texts are longer than the encoder reads" in done.err and "--split-texts" in done.err
+    assert "1 text is longer than the encoder reads" in done.err and "--split-texts" in done.err
     done = genius("index", file, "--to", "split", "--split-texts", "--format", "json")
     assert "longer" not in done.err and json.loads(done.out)["long_texts"] == 0
     found = genius("search", "green", "--in", "split")

@@ -128,3 +128,9 @@ def test_blanks_in_names_do_not_break_columns(genius, pictures):
         "search", "--image", pictures / "a b.png", "--want", "image", "-k", "1", "--format", "trec"
     ).out
     assert out.split()[2] == "a%20b.png" and len(out.split()) == 6
+
+
+def test_a_filter_that_no_item_passes_is_told(indexed):
+    done = indexed("search", "red", "--where", "price < 5")
+    assert done.code == 0 and "no item passes the filter" in done.err
+    assert indexed("search", "red", "--where", "folder = ''", "-k", "1").err == ""

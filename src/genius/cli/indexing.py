@@ -75,9 +75,10 @@ def count_in(summary: dict[str, Any], source: ItemSource | None, added: AddResul
     summary["skipped"] += added.report.skipped
     summary["ignored"].update(added.report.ignored)
     if added.long_texts:
+        are = "1 text is" if added.long_texts == 1 else f"{added.long_texts} texts are"
         say(
-            f"{added.long_texts} texts are longer than the encoder reads: only their beginning is searched; "
-            "a new index with --split-texts searches all of it"
+            f"{are} longer than the encoder reads: only the beginning is searched; a new index with "
+            "--split-texts searches all of it"
         )
     if added.repeats:
         where = "" if source is None else f" in {source.place.name}"

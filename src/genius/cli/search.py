@@ -12,7 +12,7 @@ import typer
 
 from genius.cli.answers import Answer, open_page, print_answers, print_paths
 from genius.cli.facets import FacetOption, WhereOption
-from genius.cli.output import DEFAULT_INDEX, Device, HitFormat, IndexFolder
+from genius.cli.output import DEFAULT_INDEX, Device, HitFormat, IndexFolder, say
 from genius.cli.query_file import read_query_file
 from genius.types import ANY
 
@@ -124,6 +124,8 @@ def search(
         else:
             asked = [Query(text=" ".join(filter(None, (f"like {like}", text))))]
             results = [engine.like_result(like, text, k, want, **options)]
+        if (where or match) and not any(result.pool for result in results):
+            say("no item passes the filter")
         answers = [Answer(*one) for one in zip(asked, results, strict=True)]
         if open_:
             open_page(answers, engine.thumbnail)
