@@ -1,4 +1,5 @@
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,23 @@ def test_health_of_a_quantizer_knows_error_and_agreement(train_pairs, val_pairs,
     assert health.items == val_pairs.items
     assert health.error == pytest.approx(code_recall(quantizer, val_pairs)["error"], rel=1e-5)
     assert 0 < health.levels[1].agreement < 1
+
+
+def test_compiled_training_is_the_same_training(tmp_path, train_pairs, monkeypatch):
+    """Traced by torch for real; what it traced is run as it is, without the minute of code generation."""
+    graphs = []
+
+    def backend(graph, _inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    for name in ("plain", "compiled"):
+        plan = PLAN.model_copy(update={"steps": 6, "check_every": 2, "compile": name == "compiled"})
+        trained(fresh(), train_pairs, None, tmp_path / name, plan)
+        assert bool(graphs) == (name == "compiled")
+    for mine, theirs in zip(losses(tmp_path / "plain"), losses(tmp_path / "compiled"), strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-5)
 
 
 def test_weights_that_are_all_zero_are_refused(tmp_path, train_pairs):
