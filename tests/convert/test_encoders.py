@@ -220,7 +220,7 @@ def test_the_verb(weights: dict[str, Tensor], clip_folder: Path, blip_folder: Pa
     assert done.exit_code == 0, done.output
     assert done.stdout.strip() == str(tmp_path / "clip")
     assert load(tmp_path / "clip").dim == 24
-    for kind, towers in (("clip-ff", clip_folder), ("blip-ff", blip_folder)):
+    for kind, towers in (("clip-fusion", clip_folder), ("blip-fusion", blip_folder)):
         assert genius(kind, towers, "--to", tmp_path / kind).exit_code == 0
         assert isinstance(load_encoder(kind, tmp_path / kind), FusingEncoder)
     for words, error in (

@@ -20,13 +20,12 @@ def unit(vectors: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def test_cosines_are_those_of_transformers(blip_folder: Path, photos: list[Image.Image]) -> None:
-    from transformers import AutoTokenizer, BlipForImageTextRetrieval
+    from transformers import AutoTokenizer, BlipConfig, BlipForImageTextRetrieval
     from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
 
-    model, tokenizer = (
-        BlipForImageTextRetrieval.from_pretrained(blip_folder),
-        AutoTokenizer.from_pretrained(blip_folder),
-    )
+    config, tokenizer = BlipConfig.from_pretrained(blip_folder), AutoTokenizer.from_pretrained(blip_folder)
+    config.vision_config.layer_norm_eps = 1e-6
+    model = BlipForImageTextRetrieval.from_pretrained(blip_folder, config=config)
     inputs = tokenizer(TEXTS, padding=True, truncation=True, max_length=16, return_tensors="pt")
     pixels = BlipImageProcessorPil(size={"height": 32, "width": 32})(photos, return_tensors="pt")[
         "pixel_values"
@@ -49,6 +48,53 @@ def test_cosines_are_those_of_transformers(blip_folder: Path, photos: list[Image
     assert np.allclose(cosines, expected, atol=1e-5)
     assert expected.std() > 0.01  # the oracle can tell things apart
     assert not np.allclose(np.linalg.norm(images, axis=1), 1, atol=1e-2)  # raw, not normalised
+
+
+def test_the_norms_of_the_image_tower_are_the_published_ones(
+    blip_folder: Path, photos: list[Image.Image], tmp_path: Path
+) -> None:
+    """1e-6; transformers' default of 1e-5 shows where a patch is almost flat."""
+    from transformers import BlipForImageTextRetrieval
+
+    encoder = load(blip_folder)
+    model = BlipForImageTextRetrieval.from_pretrained(blip_folder)
+    assert model.config.vision_config.layer_norm_eps == 1e-5
+    model.config.vision_config.layer_norm_eps = 1e-6
+    published = BlipForImageTextRetrieval(model.config).eval()
+    published.load_state_dict(model.state_dict())
+    for towers in (published, model, encoder.module):
+        towers.vision_model.embeddings.patch_embedding.weight.data *= 1e-3
+        towers.vision_model.embeddings.patch_embedding.bias.data *= 1e-3
+        towers.vision_model.embeddings.position_embedding.data *= 1e-3
+        towers.vision_model.embeddings.class_embedding.data *= 1e-3
+    pixels = torch.stack([encoder.prepare_image(photo) for photo in photos])
+    with torch.no_grad():
+        ours = encoder.image_vectors(pixels)
+        theirs, other = (
+            towers.vision_proj(towers.vision_model(encoder.scaled(pixels)).last_hidden_state[:, 0])
+            for towers in (published, model)
+        )
+    assert torch.allclose(ours, theirs, atol=1e-5)
+    assert not torch.allclose(ours, other, atol=1e-2)
+    encoder.save(tmp_path / "saved")
+    saved = BlipForImageTextRetrieval.from_pretrained(tmp_path / "saved")
+    assert saved.config.vision_config.layer_norm_eps == 1e-6
+
+
+def test_the_tokenizer_says_where_texts_are_cut(blip_folder: Path, tmp_path: Path) -> None:
+    """UniIR cuts after 100 pieces, the last of which is [SEP]; the model has positions for more."""
+    import shutil
+
+    from transformers import AutoTokenizer
+
+    shutil.copytree(blip_folder, tmp_path / "short")
+    tokenizer = AutoTokenizer.from_pretrained(blip_folder, model_max_length=6)
+    tokenizer.save_pretrained(tmp_path / "short")
+    encoder = load(tmp_path / "short")
+    ids = encoder.prepare_texts(["mat " * 50])[0] - 1
+    assert len(ids) == 6
+    assert ids[-1] == tokenizer.sep_token_id
+    assert load(blip_folder).prepare_texts(["mat " * 50]).shape[1] == 16
 
 
 def test_batches_and_padding_do_not_change_vectors(blip_folder: Path, photos: list[Image.Image]) -> None:

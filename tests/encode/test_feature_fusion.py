@@ -16,14 +16,14 @@ from genius.errors import BadInput, ModelMismatch, ModelNotFound
 TEXTS = ["a red dog", None, "the blue cat on the mat", "cat", ""]
 
 
-@pytest.fixture(params=["clip-ff", "blip-ff"])
+@pytest.fixture(params=["clip-fusion", "blip-fusion"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture
 def plain(kind: str, clip_folder: Path, blip_folder: Path) -> Path:
-    return clip_folder if kind == "clip-ff" else blip_folder
+    return clip_folder if kind == "clip-fusion" else blip_folder
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_gradients_reach_the_fusion_and_both_towers(
     )
     for part in (
         "vision_model.encoder",
-        "text_model.encoder" if encoder.kind == "clip-ff" else "text_encoder.encoder",
+        "text_model.encoder" if encoder.kind == "clip-fusion" else "text_encoder.encoder",
     ):
         touched = [grad for name, grad in grads.items() if part in name and grad is not None]
         assert any(bool(grad.abs().sum() > 0) for grad in touched), part
@@ -168,7 +168,7 @@ def test_wrong_folders_are_refused(
         load_encoder(kind, plain)
     folder = tmp_path / "model"
     encoder.save(folder)
-    other = "blip-ff" if kind == "clip-ff" else "clip-ff"
+    other = "blip-fusion" if kind == "clip-fusion" else "clip-fusion"
     with pytest.raises(ModelMismatch, match=f"is a '{kind}' model"):
         load_encoder(other, folder)
     shape = json.loads((folder / "fusion.json").read_text())

@@ -159,7 +159,7 @@ def test_clip_learns_to_find(train, val, clip_folder, tmp_path) -> None:
 
 
 def test_a_fusing_encoder_learns_through_the_same_door(train, val, clip_folder, tmp_path) -> None:
-    encoder = feature_fusion.create("clip-ff", clip_folder, layers=1)
+    encoder = feature_fusion.create("clip-fusion", clip_folder, layers=1)
     assert isinstance(encoder, TrainableFusingEncoder)
     assert not isinstance(encoder, TrainableEncoder)
     before = validator(encoder, val, CPU)()["hit@5"]
@@ -176,14 +176,14 @@ def test_bfloat16_learns_too(train, val, tmp_path) -> None:
     assert all(value.dtype == torch.float32 for value in toy.module.parameters())
 
 
-@pytest.mark.parametrize("kind", ["toy", "clip", "clip-ff"])
+@pytest.mark.parametrize("kind", ["toy", "clip", "clip-fusion"])
 def test_the_image_tower_has_a_rate_of_its_own(kind, train, val, clip_folder, tmp_path) -> None:
     if kind == "toy":
         encoder = TINY["Toy"]()
     elif kind == "clip":
         encoder = clip.load(clip_folder)
     else:
-        encoder = feature_fusion.create("clip-ff", clip_folder, layers=1)
+        encoder = feature_fusion.create("clip-fusion", clip_folder, layers=1)
     before = weights(encoder)
     learn(encoder, train, val, tmp_path, OptimiserConfig(steps=2, batch=16, rate=1e-3), image_rate=0.0)
     moved = {name for name, value in weights(encoder).items() if not torch.equal(value, before[name])}

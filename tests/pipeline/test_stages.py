@@ -147,16 +147,16 @@ def test_stages_out_of_order(settings, tmp_path) -> None:
 def test_an_encoder_that_fuses_by_itself_has_no_codes(settings, clip_folder, tmp_path) -> None:
     from genius.encode.feature_fusion import create
 
-    create("clip-ff", clip_folder, layers=1).save(tmp_path / "ff")
+    create("clip-fusion", clip_folder, layers=1).save(tmp_path / "ff")
     plain = {key: value for key, value in settings.items() if not key.startswith("encoder_training")}
-    changed = {"encoder__name": "clip-ff", "encoder__source": tmp_path / "ff"}
+    changed = {"encoder__name": "clip-fusion", "encoder__source": tmp_path / "ff"}
     with pytest.raises(BadInput, match="stages 1 and 2 need two towers"):
         train_stages(recipe(plain, **changed), "all", tmp_path / "run")
     few = {"encoder_training__optimiser__steps": 2}
     train_stages(recipe(settings, **changed, **few), "encoder", tmp_path / "trained")  # but stage 0 has
     from genius.encode.base import load_encoder
 
-    assert load_encoder("clip-ff", tmp_path / "trained" / "model").dim == 32
+    assert load_encoder("clip-fusion", tmp_path / "trained" / "model").dim == 32
 
 
 def test_what_needs_an_unreadable_image_is_left_out(settings, tmp_path: Path, capsys) -> None:

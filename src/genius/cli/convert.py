@@ -26,11 +26,11 @@ KINDS: dict[str, Converter] = {
         "UniIR's CLIP-SF .pth (OpenAI's CLIP names) to a `clip` folder",
         takes_tokenizer=True,
     ),
-    "clip-ff": Converter(
-        "genius.convert.encoders:start_clip_ff", "a CLIP folder to a new `clip-ff` folder to train"
+    "clip-fusion": Converter(
+        "genius.convert.encoders:start_clip_fusion", "a CLIP folder to a new `clip-fusion` folder to train"
     ),
-    "blip-ff": Converter(
-        "genius.convert.encoders:start_blip_ff", "a BLIP folder to a new `blip-ff` folder to train"
+    "blip-fusion": Converter(
+        "genius.convert.encoders:start_blip_fusion", "a BLIP folder to a new `blip-fusion` folder to train"
     ),
     "quantizer": Converter(
         "genius.convert.quantizer:convert_quantizer", "the authors' quantizer .pth into a model folder"

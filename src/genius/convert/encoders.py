@@ -88,16 +88,16 @@ def convert_weights(source: str, to: Path) -> None:
     save_weights(read_pickled_weights(Path(source)), target, {"format": "pt"})
 
 
-def start_clip_ff(source: str, to: Path) -> None:
-    """A new `clip-ff` model, to be trained: the towers of a CLIP folder and a random fusion."""
+def start_clip_fusion(source: str, to: Path) -> None:
+    """A new `clip-fusion` model, to be trained: the towers of a CLIP folder and a random fusion."""
     refuse_full(to)
-    create("clip-ff", source).save(to)
+    create("clip-fusion", source).save(to)
 
 
-def start_blip_ff(source: str, to: Path) -> None:
-    """A new `blip-ff` model, to be trained: the towers of a BLIP folder and a random fusion."""
+def start_blip_fusion(source: str, to: Path) -> None:
+    """A new `blip-fusion` model, to be trained: the towers of a BLIP folder and a random fusion."""
     refuse_full(to)
-    create("blip-ff", source).save(to)
+    create("blip-fusion", source).save(to)
 
 
 def clip_config(tensors: Mapping[str, Tensor], file: Path) -> Any:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from genius.encode.hub import find_folder
-from genius.encode.pretrained import load_model, load_preprocess, load_tokenizer
+from genius.encode.pretrained import context_length, load_model, load_preprocess, load_tokenizer
 from genius.encode.towers import FeatureTowers
 
 EXAMPLE = "Salesforce/blip-itm-base-coco"
+VISION_EPS = 1e-6  # of the published image tower's norms; configs for transformers say 1e-5
 
 
 class BlipEncoder(FeatureTowers):
     """Both towers of a BLIP with the projections of its contrastive task; its matching head is not used."""
 
     kind = "blip"
+    variant = f"vision eps {VISION_EPS}"
 
     @property
     def dim(self) -> int:
@@ -51,7 +53,12 @@ def load(source: str | Path | None, device: str = "cpu") -> BlipEncoder:
 
     folder = find_folder(source, EXAMPLE)
     model = load_model(BlipForImageTextRetrieval, folder)
+    for part in model.vision_model.modules():
+        if isinstance(part, nn.LayerNorm):
+            part.eps = VISION_EPS
     text, vision = model.config.text_config, model.config.vision_config
+    vision.layer_norm_eps = VISION_EPS
     tokenizer = load_tokenizer(folder, text.vocab_size)
     preprocess = load_preprocess(folder, vision.image_size, keep_ratio=False)
-    return BlipEncoder(model, tokenizer, preprocess, text.max_position_embeddings, device)
+    context = context_length(model, tokenizer, text.max_position_embeddings)  # UniIR's tokenizers: 100
+    return BlipEncoder(model, tokenizer, preprocess, context, device)

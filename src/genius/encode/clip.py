@@ -22,7 +22,7 @@ class ClipEncoder(FeatureTowers):
     """Both towers of a CLIP with their projections."""
 
     kind = "clip"
-    text_cleaning = "clip"
+    variant = "texts cleaned as by OpenAI"
 
     def readable(self, texts: Sequence[str]) -> list[str]:
         """The texts as the tokenizer gets them: cleaned as OpenAI's CLIP does."""

@@ -1,8 +1,9 @@
-"""`clip-ff` and `blip-ff`: feature fusion of two towers.
+"""`clip-fusion` and `blip-fusion`: feature fusion of two towers.
 
-A small transformer reads the features of both towers at all their positions; the mean of its output is the
-one vector of an item or query. An absent part is masked. A model is a folder:
-`towers/` (as `clip` and `blip` read it), `fusion.json` and `fusion.safetensors`.
+The design is ours; UniIR's CLIP-FF and BLIP-FF are other networks with other files. A small transformer
+reads the features of both towers at all their positions; the mean of its output is the one vector of an item
+or query. An absent part is masked. A model is a folder: `towers/` (as `clip` and `blip` read it),
+`fusion.json` and `fusion.safetensors`.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 TOWERS: dict[str, Callable[[str | Path | None, str], FeatureTowers]] = {
-    "clip-ff": clip.load,
-    "blip-ff": blip.load,
+    "clip-fusion": clip.load,
+    "blip-fusion": blip.load,
 }
 SHAPE, WEIGHTS, FOLDER = "fusion.json", "fusion.safetensors", "towers"
 
@@ -178,7 +179,7 @@ class FeatureFusionEncoder:
 def create(
     kind: str, source: str | Path, device: str = "cpu", *, width: int = 0, layers: int = 2, seed: int = 0
 ) -> FeatureFusionEncoder:
-    """A new `clip-ff` or `blip-ff` to be trained: the towers of `source` and a random fusion.
+    """A new `clip-fusion` or `blip-fusion` to be trained: the towers of `source` and a random fusion.
 
     `width` is that of the fusion's transformer; 0 takes the width of the towers' own vectors.
     """
@@ -201,13 +202,13 @@ def create(
 
 
 def load_clip(source: str | Path | None, device: str = "cpu") -> FeatureFusionEncoder:
-    """The `clip-ff` model in a folder or under a hub id."""
-    return _load("clip-ff", source, device)
+    """The `clip-fusion` model in a folder or under a hub id."""
+    return _load("clip-fusion", source, device)
 
 
 def load_blip(source: str | Path | None, device: str = "cpu") -> FeatureFusionEncoder:
-    """The `blip-ff` model in a folder or under a hub id."""
-    return _load("blip-ff", source, device)
+    """The `blip-fusion` model in a folder or under a hub id."""
+    return _load("blip-fusion", source, device)
 
 
 def _load(kind: str, source: str | Path | None, device: str) -> FeatureFusionEncoder:

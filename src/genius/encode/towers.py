@@ -26,7 +26,7 @@ class PretrainedTextTower(ABC):
     """A tokenizer and a model of texts; subclasses call their transformers model."""
 
     lower_case = False  # whether texts are lower-cased before the tokenizer sees them
-    text_cleaning = ""  # what else `readable` does to a text; a part of the fingerprint
+    variant = ""  # how it reads texts or images otherwise than transformers; a part of the fingerprint
 
     def __init__(self, module: nn.Module, tokenizer: Any, context: int, device: str) -> None:
         self.device = pick_device(device)
@@ -100,7 +100,7 @@ class TwoTowers(PretrainedTextTower):
         tokenizer = json.loads(self.tokenizer.backend_tokenizer.to_str())
         tokenizer = {key: value for key, value in tokenizer.items() if key not in ("truncation", "padding")}
         notes = [tokenizer, self.preprocess.settings(), self.context, self.kind]
-        notes += [self.text_cleaning] if self.text_cleaning else []
+        notes += [self.variant] if self.variant else []
         return fingerprint_tensors(self.module.state_dict(), [json.dumps(note) for note in notes])
 
     def prepare_image(self, image: Image) -> Tensor:
