@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from _harness import Timer, batches, seconds
 from numpy.typing import NDArray
-from pools import LEVELS, QuantizedPool, multiply_codes, random_decoder, recall_at
+from pools import LEVELS, QuantizedPool, SyntheticPool, multiply_codes, random_decoder, recall_at
 
 from genius.search.options import SearchOptions
 from genius.search.searcher import Searcher
@@ -83,24 +83,18 @@ class PoolSearch:
 
 
 def lookup(args: SpeedOptions) -> Iterator[Figures]:
-    """Lookup beside FAISS: exact, HNSW and IVF-PQ, on the same vectors."""
-    from genius.evaluate.baselines.faiss import flat, load_faiss
-
+    """Lookup in growing pools; its recall is the share of exact search's answers."""
     torch.set_num_threads(1)
-    load_faiss().omp_set_num_threads(1)
-    pools = [3000, 10_000] if args.tiny else [10_000, 100_000, 1_000_000]
+    pools, z = _lookup_pools(args)
     pool = QuantizedPool(DIM, args.tiny, args.cache)
-    codes, z = pool.codes(pools[-1]), pool.source.queries(20 if args.tiny else 200)
+    codes = pool.codes(pools[-1])
     figures: Figures = {}
     for items in pools:
         x = pool.source.items(items)[0]
-        exact = flat()
-        exact.index_vectors(x)
-        spent, _ = timed(lambda part: exact.search_vectors(part, K), z[: 200 if items < 1_000_000 else 50])  # noqa: B023
-        truth = list(exact.search_vectors(z, K).rows)
-        rows: Figures = {"exact (faiss flat)": {"ms": spent, "recall": 1.0, "bytes_per_item": 4 * DIM}}
+        truth = _nearest(x, z)
         trie = Trie.build(codes[:items], pool.sizes)
         search = PoolSearch(Searcher(pool.codebooks), trie, x.astype(np.float16))
+        rows: Figures = {}
         for name, options in LOOKUPS.items():
             for batch in (1, 64):
                 spent, found, leaves = search.timed(options, z, batch)
@@ -113,30 +107,60 @@ def lookup(args: SpeedOptions) -> Iterator[Figures]:
                 }
         figures[str(items)] = rows
         yield figures
+
+
+def faiss(args: SpeedOptions) -> Iterator[Figures]:
+    """FAISS on the vectors of `lookup`: exact, HNSW and IVF-PQ. Torch computes nothing in this process."""
+    from genius.evaluate.baselines.faiss import flat, load_faiss
+
+    load_faiss().omp_set_num_threads(1)
+    pools, z = _lookup_pools(args)
+    source = SyntheticPool(DIM)
+    figures: Figures = {}
+    for items in pools:
+        x = source.items(items)[0]
+        exact = flat()
+        exact.index_vectors(x)
+        spent, _ = timed(lambda part: exact.search_vectors(part, K), z[: 200 if items < 1_000_000 else 50])  # noqa: B023
+        truth = list(exact.search_vectors(z, K).rows)
+        rows: Figures = {"exact (faiss flat)": {"ms": spent, "recall": 1.0, "bytes_per_item": 4 * DIM}}
+        figures[str(items)] = rows
+        yield figures
         for name in ("hnsw", "ivf-pq") if items <= 100_000 or args.cache else ():  # slow to build
             rows |= _graph(name, x, z, truth, args.cache)
             yield figures
+
+
+def _lookup_pools(args: SpeedOptions) -> tuple[list[int], Floats]:
+    """The pool sizes and the queries of `lookup` and `faiss`."""
+    sizes = [3000, 10_000] if args.tiny else [10_000, 100_000, 1_000_000]
+    return sizes, SyntheticPool(DIM).queries(20 if args.tiny else 200)
+
+
+def _nearest(x: Floats, z: Floats) -> list[Any]:
+    """The K items of `x` with the largest product, for each query of `z`."""
+    return [np.argsort(-(x @ query), kind="stable")[:K] for query in z]
 
 
 def _graph(name: str, x: Floats, z: Floats, truth: list[Any], cache: Path | None) -> Figures:
     """HNSW or IVF-PQ at several settings of its search parameter; with a cache it is built once."""
     from genius.evaluate.baselines.faiss import hnsw, ivf_pq, load_faiss
 
-    faiss = load_faiss()
+    library = load_faiss()
     system, parameter, label = (
         (hnsw(), "efSearch", "ef") if name == "hnsw" else (ivf_pq(16), "nprobe", "nprobe")
     )
     file = None if cache is None else cache / f"{name}-{len(x)}.faiss"
     if file is not None and file.exists():
-        system.built = faiss.read_index(str(file))
+        system.built = library.read_index(str(file))
     else:
         system.index_vectors(x)
         if file is not None:
-            faiss.write_index(system.built, str(file))
+            library.write_index(system.built, str(file))
     stored = 4 * DIM + 2 * 32 * 4 if name == "hnsw" else 16 + 8
     rows: Figures = {}
     for value in (8, 16, 32, 64, 128):
-        faiss.ParameterSpace().set_index_parameter(system.built, parameter, value)
+        library.ParameterSpace().set_index_parameter(system.built, parameter, value)
         spent, found = timed(lambda part: system.search_vectors(part, K).rows, z)
         measured = {"ms": spent, "recall": recall_at(K, found, truth), "bytes_per_item": stored}
         rows[f"faiss {name}, {label} {value}"] = measured
@@ -308,5 +332,5 @@ def rows(args: SpeedOptions) -> Iterator[Figures]:
 
 
 PHASES: dict[str, Callable[[SpeedOptions], Iterator[Figures]]] = {
-    phase.__name__: phase for phase in (lookup, generate, profile, scale, rows)
+    phase.__name__: phase for phase in (lookup, faiss, generate, profile, scale, rows)
 }

@@ -36,7 +36,7 @@ def filled(text: str, parts: dict[str, str]) -> str:
 def tables(figures: dict[str, Any]) -> dict[str, str]:
     cpu, gpu = figures["cpu"], figures["gpu"]
     return {
-        "lookup": _lookup(cpu.get("lookup", {})),
+        "lookup": _lookup(beside_faiss(cpu)),
         "generate": _generate(cpu.get("generate", {})),
         "scale": _scale(cpu.get("scale", {})),
         "profile": _profile(cpu.get("profile", {})),
@@ -60,6 +60,16 @@ def _source(phase: dict[str, Any], kind: str) -> str:
     return f"`{phase['command']}`, [figures](../benchmarks/results/speed-{kind}.json)\n\n"
 
 
+def beside_faiss(cpu: dict[str, Any]) -> dict[str, Any]:
+    """The phase `lookup` with the rows of the phase `faiss`, which another process measured."""
+    lookup, faiss = cpu.get("lookup", {}), cpu.get("faiss", {})
+    if not lookup or not faiss:
+        return dict(lookup)
+    pools = {pool: {**faiss.get(pool, {}), **rows} for pool, rows in lookup.items() if pool.isdigit()}
+    command = f"{lookup['command']}`, `{faiss['command']}"
+    return {**pools, "command": command, "faiss_versions": faiss["versions"]}
+
+
 def _lookup(phase: dict[str, Any]) -> str:
     """Milliseconds relative to our lookup with codes at the same pool, since machines differ."""
     rows: Rows = []
@@ -78,7 +88,9 @@ def _lookup(phase: dict[str, Any]) -> str:
         *(f"{int(pool):,} items" for pool in pools),
         "bytes an item",
     ]
-    return _source(phase, "cpu") + _table(head, rows)
+    shared = any(name.startswith("faiss") for name in names) and "faiss_versions" not in phase
+    note = "\n\nFAISS and lookup were timed in one process here; they have one each now." if shared else ""
+    return _source(phase, "cpu") + _table(head, rows) + note
 
 
 def _generate(phase: dict[str, Any]) -> str:
@@ -204,7 +216,7 @@ def pictures(figures: dict[str, Any], docs: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    phase = figures["cpu"].get("lookup", {})
+    phase = beside_faiss(figures["cpu"])
     pools = [key for key in phase if key.isdigit()]
     if pools:
         figure, axes = pyplot.subplots(1, len(pools), figsize=(4.2 * len(pools), 3.6), sharey=True)
