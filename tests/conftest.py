@@ -63,6 +63,14 @@ def fake(load_file: Callable[[Path], ModuleType]) -> ModuleType:
     return load_file(Path(__file__).parent / "cli" / "fake_model.py")
 
 
+@pytest.fixture
+def fake_loaded(fake: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fake model is loaded in place of every other."""
+    monkeypatch.setattr(
+        "genius.engine.opening.load_model", lambda name, device="cpu": fake.FakeModel(str(name))
+    )
+
+
 @pytest.fixture(scope="session")
 def start_script() -> Callable[..., BaseProcess]:
     """Starts `python SCRIPT ARGUMENTS` as a fork of a process that has imported torch's optimisers."""

@@ -9,11 +9,8 @@ from PIL import Image
 
 
 @pytest.fixture
-def genius(genius, fake, monkeypatch):
+def genius(genius, fake_loaded):
     """Runs `genius ARGUMENTS` in an empty folder, with the fake model in place of every other."""
-    monkeypatch.setattr(
-        "genius.engine.opening.load_model", lambda name, device="cpu": fake.FakeModel(str(name))
-    )
     return genius
 
 

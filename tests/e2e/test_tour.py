@@ -17,8 +17,6 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from genius.engine import opening
-
 REPOSITORY = Path(__file__).parents[2]
 BENCH = REPOSITORY.parent / "shared" / "bench" / "images" / "ikea.tar"
 COUNT = 300
@@ -52,11 +50,10 @@ def committed(index: Path) -> int:
         return 0
 
 
-def test_the_tour(genius, fake, photos, tmp_path, monkeypatch):
+def test_the_tour(genius, fake, fake_loaded, photos, tmp_path, monkeypatch):
     """The process that is killed is one of its own; the other commands run in this one."""
     index = tmp_path / "idx"
     monkeypatch.setenv("GENIUS_INDEX", str(index))
-    monkeypatch.setattr(opening, "load_model", lambda name, device="cpu": fake.FakeModel(str(name)))
 
     def ask(*arguments) -> list[dict[str, object]]:
         done = genius("search", *arguments, "--format", "json")

@@ -85,25 +85,24 @@ def test_sigkill_of_index_is_resumed(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["during-build", "after-rename", "before-generation-commit"])
-def test_a_killed_compaction_leaves_the_answers_as_they_were(tmp_path, place):
+def test_a_killed_compaction_leaves_the_answers_as_they_were(
+    genius, fake_loaded, tmp_path, monkeypatch, place
+):
     """The same failpoints as for the store alone, now with the trie and through the command line."""
     pictures = tmp_path / "pictures"
     pictures.mkdir()
     for n in range(12):
         Image.new("RGB", (8, 8), (20 * n, 255 - 20 * n, 99)).save(pictures / f"{n:02d}.png")
-    environment = {**os.environ, "GENIUS_INDEX": str(tmp_path / "idx")}
-
-    def genius(*arguments, **more):
-        command = [sys.executable, str(PROGRAM), *map(str, arguments)]
-        return subprocess.run(command, env=environment | more, capture_output=True, text=True)
-
-    assert genius("index", pictures).returncode == 0
-    assert genius("remove", "03.png", "04.png").stdout == "removed 2\n"
+    monkeypatch.setenv("GENIUS_INDEX", str(tmp_path / "idx"))
+    assert genius("index", pictures).code == 0
+    assert genius("remove", "03.png", "04.png").out == "removed 2\n"
     ask = ("search", "red", "--want", "image", "-k", "12", "--format", "json")
-    before = genius(*ask).stdout
+    before = genius(*ask).out
     assert len(json.loads(before)) == 10
-    assert genius("compact", GENIUS_FAILPOINT=place).returncode == -signal.SIGKILL
-    assert genius(*ask).stdout == before
-    assert genius("check").returncode == 0
-    assert genius("compact").returncode == 0
-    assert genius(*ask).stdout == before
+    compact = [sys.executable, str(PROGRAM), "compact"]
+    killed = subprocess.run(compact, env={**os.environ, "GENIUS_FAILPOINT": place}, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL
+    assert genius(*ask).out == before
+    assert genius("check").code == 0
+    assert genius("compact").code == 0
+    assert genius(*ask).out == before
