@@ -28,6 +28,7 @@ from genius.evaluate.options import EvalOptions, FrontierOptions, Workspace
 from genius.evaluate.results import crossovers, versions
 from genius.evaluate.run import Log
 from genius.evaluate.scaled_pools import SPREAD, Calibration, ScaledPools, calibrate
+from genius.evaluate.search_times import search_times, search_times_apart
 from genius.evaluate.systems import (
     FAISS,
     GENERATIVE,
@@ -45,9 +46,6 @@ if TYPE_CHECKING:
 
 FLAT = "faiss-flat"  # exact search of a tuned library: the harder competitor, where it was measured
 SLOW_TO_BUILD = frozenset(FAISS) - {FLAT, "flat-float16", "flat-int8"}  # minutes at 100,000 items
-BATCH = 64
-SINGLES = 50  # queries searched one by one
-WARMUP = 3  # searches before the clock starts
 ENCODINGS = 3  # repetitions when the encoding of a query is timed
 K = 10
 
@@ -70,43 +68,23 @@ class FrontierPoint:
 def measure_point(
     system: System, pool: EncodedPool, real: int, queries: EncodedQueries, qrels: Qrels
 ) -> FrontierPoint:
-    """Index `pool` with `system`, search `queries` one by one and in batches."""
+    """Index `pool` with `system`, search `queries` one by one and in batches: FAISS apart from torch."""
     gc.collect()
     start = time.perf_counter()
     system.index(pool)
     build = time.perf_counter() - start
-    batches = [
-        queries.take(np.arange(s, min(s + BATCH, len(queries)))) for s in range(0, len(queries), BATCH)
-    ]
-    system.search(batches[0], K)
-    start = time.perf_counter()
-    ranked = [system.search(batch, K).rows for batch in batches]
-    batched = time.perf_counter() - start
-    singles = _single_query_times(system, queries)
+    times = (search_times_apart if system.apart else search_times)(system, queries, K)
     return FrontierPoint(
         system=system.name,
         items=len(pool),
         real=real,
-        hit_at_5=float(grade(np.concatenate(ranked), qrels).hit(5).mean()),
+        hit_at_5=float(grade(times.rows, qrels).hit(5).mean()),
         build_seconds=build,
         bytes_per_item=system.bytes_per_item(),
-        milliseconds=float(np.median(singles)),
-        slow_milliseconds=float(np.quantile(singles, 0.95)),
-        queries_per_second=len(queries) / batched,
+        milliseconds=float(np.median(times.singles)),
+        slow_milliseconds=float(np.quantile(times.singles, 0.95)),
+        queries_per_second=len(queries) / times.seconds,
     )
-
-
-def _single_query_times(system: System, queries: EncodedQueries) -> list[float]:
-    """Milliseconds of single queries."""
-    times = []
-    spread = np.linspace(0, len(queries) - 1, min(SINGLES, len(queries))).astype(np.int64)
-    for number, row in enumerate([*spread[:WARMUP], *spread]):
-        one = queries.take(np.array([row]))
-        start = time.perf_counter()
-        system.search(one, K)
-        if number >= WARMUP:
-            times.append(1000 * (time.perf_counter() - start))
-    return times
 
 
 def measure_points(

@@ -62,6 +62,7 @@ class System(ABC):
     """One way to search."""
 
     name: str  # in tables
+    apart = False  # whether its searches are timed in a process of their own (search_times.py)
     _settings: Mapping[str, Any] = MappingProxyType({})
 
     @property

@@ -52,6 +52,8 @@ class FaissSystem(System):
     Its centroids are learned from the searched pool, or from what `learn_from` gives.
     """
 
+    apart = True
+
     def __init__(
         self,
         name: str,
@@ -68,6 +70,15 @@ class FaissSystem(System):
         self._faiss, self._make = load_faiss(), make
         self._score, self._learn_from = score, learn_from
         self._fixed_bytes = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: the index as it was built, which can be searched but not built anew."""
+        left_out = {"_faiss": None, "_make": None, "_learn_from": None}
+        return self.__dict__ | left_out | {"built": self._faiss.serialize_index(self.built)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        faiss = load_faiss()
+        self.__dict__ |= state | {"_faiss": faiss, "built": faiss.deserialize_index(state["built"])}
 
     def index(self, pool: EncodedPool) -> None:
         """Learn centroids, then add the pool's embeddings."""

@@ -1,0 +1,75 @@
+"""How long the searches of an indexed system take, in this process or in one of its own.
+
+FAISS and torch bring a pool of threads each, and each slows the other down: what is not searched by torch is
+timed in a new process, where torch computes nothing.
+"""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genius.evaluate.embeddings import EncodedQueries
+from genius.evaluate.systems import System
+
+BATCH = 64
+SINGLES = 50  # queries searched one by one
+WARMUP = 3  # searches before the clock starts
+WORK = "import sys; from genius.evaluate.search_times import work; work(sys.argv[1], sys.argv[2])"
+
+
+class SearchTimes(NamedTuple):
+    """What was found, and when."""
+
+    rows: NDArray[np.int64]  # (queries, k)
+    seconds: float  # all queries, in batches
+    singles: NDArray[np.float64]  # milliseconds of queries one by one
+
+
+def search_times(system: System, queries: EncodedQueries, k: int) -> SearchTimes:
+    """Search all queries in batches, then some of them one by one."""
+    starts = range(0, len(queries), BATCH)
+    batches = [queries.take(np.arange(s, min(s + BATCH, len(queries)))) for s in starts]
+    system.search(batches[0], k)
+    begun = time.perf_counter()
+    rows = np.concatenate([system.search(batch, k).rows for batch in batches])
+    seconds = time.perf_counter() - begun
+    return SearchTimes(rows, seconds, _singles(system, queries, k))
+
+
+def search_times_apart(system: System, queries: EncodedQueries, k: int) -> SearchTimes:
+    """The same in a new process; the system must be picklable."""
+    with tempfile.TemporaryDirectory(prefix="genius-times-") as folder:
+        task, found = Path(folder) / "task.pickle", Path(folder) / "found.npz"
+        with task.open("wb") as file:
+            pickle.dump((system, queries, k), file, protocol=5)
+        subprocess.run([sys.executable, "-c", WORK, str(task), str(found)], check=True)
+        with np.load(found) as arrays:
+            return SearchTimes(arrays["rows"], float(arrays["seconds"]), arrays["singles"])
+
+
+def work(task: str, found: str) -> None:
+    """What the new process does."""
+    with Path(task).open("rb") as file:
+        system, queries, k = pickle.load(file)
+    np.savez(found, **search_times(system, queries, k)._asdict())
+
+
+def _singles(system: System, queries: EncodedQueries, k: int) -> NDArray[np.float64]:
+    times = []
+    spread = np.linspace(0, len(queries) - 1, min(SINGLES, len(queries))).astype(np.int64)
+    for number, row in enumerate([*spread[:WARMUP], *spread]):
+        one = queries.take(np.array([row]))
+        start = time.perf_counter()
+        system.search(one, k)
+        if number >= WARMUP:
+            times.append(1000 * (time.perf_counter() - start))
+    return np.array(times)
