@@ -27,7 +27,7 @@ from genius.evaluate.metrics import Qrels, grade
 from genius.evaluate.options import EvalOptions, FrontierOptions, Workspace
 from genius.evaluate.results import crossovers, versions
 from genius.evaluate.run import Log
-from genius.evaluate.scaled_pools import SPREAD, Calibration, ScaledPools, calibrate
+from genius.evaluate.scaled_pools import SPREAD, PoolCalibration, ScaledPools, calibrate
 from genius.evaluate.search_times import search_times, search_times_apart
 from genius.evaluate.systems import (
     FAISS,
@@ -161,14 +161,14 @@ def _calibration(
     on_val: EvalOptions,
     workspace: Workspace,
     own: tuple[EncodedPool, EncodedQueries, Qrels],
-) -> Calibration | None:
+) -> PoolCalibration | None:
     """How made items have to lie, found on val; on the measured pool where there is no val split."""
     if "val" in dataset.splits():
         own = Evaluator(dataset, model, on_val, workspace.cache).universal()
     return calibrate(*own)
 
 
-def _told(fill: Calibration) -> dict[str, Any]:
+def _told(fill: PoolCalibration) -> dict[str, Any]:
     """A calibration in plain values."""
     filled = [{"spread": spread, "hit_at_5": hits} for spread, hits in fill.filled.items()]
     return asdict(fill) | {"filled": filled}

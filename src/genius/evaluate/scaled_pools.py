@@ -102,7 +102,7 @@ class ScaledPools:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class PoolCalibration:
     """How exact search falls in pools of real and of made items."""
 
     spread: float  # the best of those tried
@@ -112,7 +112,9 @@ class Calibration:
     filled: dict[float, list[float]]  # spread -> the same with made items beyond `base`
 
 
-def calibrate(pool: EncodedPool, queries: EncodedQueries, qrels: Qrels, seed: int = 0) -> Calibration | None:
+def calibrate(
+    pool: EncodedPool, queries: EncodedQueries, qrels: Qrels, seed: int = 0
+) -> PoolCalibration | None:
     """The spread with which filling a quarter of the pool's items up is most like the real pool.
 
     None where all items are relevant to some query, so that none can be taken away.
@@ -137,7 +139,7 @@ def calibrate(pool: EncodedPool, queries: EncodedQueries, qrels: Qrels, seed: in
     real = hits()
     filled = {spread: hits(spread, base) for spread in SPREADS}
     best = min(filled, key=lambda spread: float(np.abs(np.subtract(filled[spread], real)).mean()))
-    return Calibration(best, base, sizes, real, filled)
+    return PoolCalibration(best, base, sizes, real, filled)
 
 
 def _neighbours(phi: Floats, modality: NDArray[np.uint8]) -> Ints:
