@@ -191,3 +191,24 @@ def test_only_our_own_files_are_removed(tmp_path: Path) -> None:
     empty.mkdir()
     PartStore(str(empty)).close()
     assert empty.exists(), "a folder of the user's stays"
+
+
+def test_long_texts_are_in_passages_as_in_one_process(run, model, tmp_path: Path) -> None:
+    file = tmp_path / "lines.jsonl"
+    text = " ".join(
+        f"Sentence {n} says something of its own about dogs, snow and mountains." for n in range(20)
+    )
+    file.write_text(
+        json.dumps({"id": "long", "text": text}) + "\n" + json.dumps({"id": "short", "text": "red"})
+    )
+    spans = {}
+    for name in ("plain", "cluster"):
+        with Engine.create(tmp_path / name, model, split_texts=True) as engine:
+            if name == "cluster":
+                assert run(engine, [file]).added.added == 2
+            else:
+                engine.add_from(file)
+            passages = engine.index.truth.passages(1)
+            assert passages is not None and engine.index.truth.passages(1 + len(passages.spans)) is None
+            spans[name] = passages.columns()
+    assert spans["plain"] == spans["cluster"]
