@@ -26,6 +26,11 @@ KINDS: dict[str, Converter] = {
         "UniIR's CLIP-SF .pth (OpenAI's CLIP names) to a `clip` folder",
         takes_tokenizer=True,
     ),
+    "blip-sf": Converter(
+        "genius.convert.blip:convert_blip_sf",
+        "a .pth with BLIP's names, such as UniIR's BLIP-SF, to a `blip` folder",
+        takes_tokenizer=True,
+    ),
     "clip-fusion": Converter(
         "genius.convert.encoders:start_clip_fusion", "a CLIP folder to a new `clip-fusion` folder to train"
     ),
@@ -56,7 +61,7 @@ def convert(
         str | None, typer.Argument(metavar="[FILE]", help="The file (or model folder) to convert.")
     ] = None,
     tokenizer: Annotated[
-        str | None, typer.Option(help="Folder or hub id of the tokenizer (default: OpenAI's, from the hub).")
+        str | None, typer.Option(help="Folder or hub id of the tokenizer (default: the published one).")
     ] = None,
     encoder: Annotated[
         str | None, typer.Option(help="model: UniIR's CLIP-SF .pth, or folder or hub name of an encoder.")

@@ -71,7 +71,7 @@ def convert_clip_sf(source: str, to: Path, tokenizer: str | None = None) -> None
     renamed = rename_clip(tensors, file)
     check_fit(_empty_clip(config), renamed, file)
     vocabulary = config.text_config.vocab_size
-    loaded = load_tokenizer(_tokenizer_folder(tokenizer), vocabulary)
+    loaded = load_tokenizer(tokenizer_folder(tokenizer or TOKENIZER), vocabulary)
     if loaded.eos_token_id != config.text_config.eos_token_id:
         raise ModelMismatch(
             f"the tokenizer ends texts with {loaded.eos_token_id}, this CLIP with {vocabulary - 1}: "
@@ -192,13 +192,14 @@ def _empty_clip(config: Any) -> dict[str, Tensor]:
     return state
 
 
-def _tokenizer_folder(source: str | None) -> Path:
+def tokenizer_folder(source: str) -> Path:
+    """The folder of a tokenizer, which may be on the hub; nothing but the tokenizer is fetched."""
     try:
-        return find_folder(source or TOKENIZER, TOKENIZER, TOKENIZER_PARTS)
+        return find_folder(source, TOKENIZER, TOKENIZER_PARTS)
     except ModelNotFound as error:
         raise ModelNotFound(
-            f"the tokenizer: {error}. Give a folder with tokenizer.json, or vocab.json and merges.txt, "
-            "of any OpenAI CLIP: --tokenizer DIR"
+            f"the tokenizer: {error}. Give a folder with the tokenizer.json of any such model, or with "
+            "vocab.json and merges.txt: --tokenizer DIR"
         ) from None
 
 
