@@ -8,6 +8,7 @@ one slip of the keyboard makes of it.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import sqlite3
@@ -167,11 +168,10 @@ class _Lengths:
 
     def factors(self, rows: Ints) -> Floats:
         """What BM25 makes of the lengths of these rows: 1 for an average one, less for longer ones."""
-        lengths = np.full(len(rows), self.mean)
-        for place, row in enumerate(rows.tolist()):
-            found = self._connection.execute("SELECT sz FROM words_docsize WHERE id = ?", (row,)).fetchone()
-            if found is not None:
-                lengths[place] = sum(_varints(found[0]))
+        select = "SELECT id, sz FROM words_docsize WHERE id IN (SELECT value FROM json_each(?))"
+        asked = json.dumps(rows.tolist())
+        known = {row: _sum(sizes) for row, sizes in self._connection.execute(select, (asked,))}
+        lengths = np.array([known.get(row, self.mean) for row in rows.tolist()], dtype=np.float64)
         return np.asarray((K1 + 1) / (1 + K1 * (1 - B + B * lengths / self.mean)), dtype=np.float32)
 
 
@@ -183,6 +183,11 @@ def _varints(data: bytes) -> Iterator[int]:
         if byte < 0x80:
             yield number
             number = 0
+
+
+def _sum(data: bytes) -> int:
+    """The sum of the numbers in a record of FTS5."""
+    return sum(data) if data.isascii() else sum(_varints(data))
 
 
 def _quoted(word: str) -> str:
