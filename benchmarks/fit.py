@@ -34,7 +34,7 @@ from genius.evaluate.protocol import DEPTH, RowMetrics, RowQrels, match_qrels, m
 from genius.evaluate.systems import LOOKUP_BEAM, CodeSearch
 from genius.model import Model
 from genius.quantize.codebooks import init_codebooks
-from genius.quantize.fit import FitOptions, fit_quantizer, fitted_sizes
+from genius.quantize.fit import FitOptions, fit_quantizer, fitted_sizes, refinement_rounds
 from genius.quantize.model import Quantizer
 from genius.quantize.refine import refine
 from genius.search.options import SearchOptions
@@ -129,7 +129,7 @@ def seeded_by_distance(phi: Floats, modality: Ints) -> Floats:
     sizes = fitted_sizes(len(z), BYTES)
     quantizer = Quantizer(z.shape[1], sizes, fusion="sum", encode_beam=OURS.code_beam)
     init_codebooks(quantizer.residual, z, known, torch.Generator().manual_seed(0))
-    refine(quantizer.residual, z, known, rounds=OURS.rounds, beam=OURS.code_beam)
+    refine(quantizer.residual, z, known, rounds=refinement_rounds(len(z)), beam=OURS.code_beam)
     return quantizer.decode(quantizer.encode(z, known)).numpy()
 
 
@@ -269,6 +269,7 @@ def choose(pools: Callable[[str], Iterator[Pool]], setting: str) -> dict[str, An
     choices: dict[str, Fit] = {
         "genius": Fitted(OURS),
         "genius, no refinement": Fitted(replace(OURS, rounds=0)),
+        "genius, 10 rounds of refinement": Fitted(replace(OURS, rounds=10)),
         "genius, beam 1": Fitted(replace(OURS, code_beam=1)),
         "genius, k-means++ seeds": seeded_by_distance,
         "genius, modalities not told apart": Fitted(OURS, gap=True),

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from genius.errors import BadInput
-from genius.quantize.fit import FitOptions, fit_quantizer, fitted_sizes, sample_rows
+from genius.quantize.fit import FitOptions, fit_quantizer, fitted_sizes, refinement_rounds, sample_rows
 
 DIM = 16
 
@@ -99,3 +99,8 @@ def test_bad_input_is_refused_with_a_cure():
         fit_quantizer(torch.where(x > 2, torch.nan, x), modality)
     with pytest.raises(BadInput, match="at least 2"):
         fitted_sizes(100, 1)
+
+
+def test_rounds_of_refinement_by_size():
+    sizes = (0, 1_000, 4_000, 8_000, 16_000, 40_000, 10_000_000)
+    assert [refinement_rounds(items) for items in sizes] == [10, 10, 20, 40, 25, 10, 10]

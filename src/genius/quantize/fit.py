@@ -26,6 +26,9 @@ MIN_CODES = 16
 ITEMS_PER_SEED = 64  # vectors for each code that k-means and the first rounds of refinement look at
 KMEANS_ROUNDS = 6
 LAST_ROUNDS = 2  # of refinement, on the whole sample
+LEAST_ROUNDS, MOST_ROUNDS = 10, 40  # of refinement
+ITEM_ROUNDS = 400_000  # a smaller sample can be looked at more often in the same time
+ITEMS_PER_ROUND = 200  # a thousand items are told apart after few rounds
 ITEMS_PER_CODE = 4  # vectors of the sample for each code of a level; fewer, and codes fit single vectors
 
 
@@ -35,7 +38,7 @@ class FitOptions:
 
     item_bytes: int = 15  # bytes of an item's codes, the modality included
     sample: int = 65_536  # embeddings that the codebooks are fitted to, at most
-    rounds: int = 10  # of refinement, which take most of the time
+    rounds: int | None = None  # of refinement, which take most of the time; None: by the sample's size
     code_beam: int = 8
     seed: int = 0
 
@@ -66,14 +69,21 @@ def fit_quantizer(embeddings: Tensor, modality: Tensor, options: FitOptions = Fi
     generator = generator_for(z.device, options.seed, "fit")
     few = torch.randperm(len(z), generator=generator, device=z.device)[: max(sizes) * ITEMS_PER_SEED]
     init_codebooks(quantizer.residual, z[few], modality[few], generator, KMEANS_ROUNDS, seeding="random")
-    last = min(options.rounds, LAST_ROUNDS) if len(few) < len(z) else 0
-    for rows, rounds in ((few, options.rounds - last), (torch.arange(len(z), device=z.device), last)):
-        if rounds:
+    rounds = refinement_rounds(len(z)) if options.rounds is None else options.rounds
+    last = min(rounds, LAST_ROUNDS) if len(few) < len(z) else 0
+    for rows, some in ((few, rounds - last), (torch.arange(len(z), device=z.device), last)):
+        if some:
             refine(
                 quantizer.residual, z[rows], modality[rows],
-                rounds=rounds, beam=options.code_beam, seed=options.seed,
+                rounds=some, beam=options.code_beam, seed=options.seed,
             )  # fmt: skip
     return quantizer.eval().requires_grad_(False)
+
+
+def refinement_rounds(items: int) -> int:
+    """Rounds of refinement for a sample of `items`: most for some thousands."""
+    most = min(MOST_ROUNDS, ITEM_ROUNDS // max(items, 1), items // ITEMS_PER_ROUND)
+    return max(LEAST_ROUNDS, most)
 
 
 def sample_rows(count: int, options: FitOptions, device: torch.device | str = "cpu") -> Tensor:
