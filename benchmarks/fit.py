@@ -6,7 +6,8 @@ Embeddings are those of `mini`, all rows, and CLIP's image vectors, rows whose q
 picture (texts are left out). Every system is fitted to the pool that is searched and stores 15 bytes an item,
 ours with the modality in them; PQ gets 16, since 512 has no 15 parts. "genius" compares a query with all
 items' codes, "genius, lookup" is the engine's search by codes alone. All are scored by cosine and by inner
-product. Options are chosen on val, test is searched once. Writes benchmarks/results/fit.json; `fit_speed.py`
+product; "nearest found" is the share of the 10 items nearest to a query that are among its first 10. Options
+are chosen on val, test is searched once. Writes benchmarks/results/fit.json; `fit_speed.py`
 measures time and memory.
 """
 
@@ -47,6 +48,7 @@ Source = Callable[[str], Callable[[str], Iterator["Pool"]]]  # a setting, then a
 SETTINGS = ("universal", "local")
 BYTES = 15
 OURS = FitOptions(item_bytes=BYTES)
+NEAREST = 10  # items, by exact search, that codes should find
 IMAGE_TASKS = (4, 7, 8)  # every query and every item has a picture
 MODALITIES = tuple(Modality)
 
@@ -206,11 +208,18 @@ class Figures:
         self._setting = setting
         self._rows: dict[str, list[RowMetrics]] = {}
         self._errors: dict[str, list[tuple[int, float]]] = {}
+        self._nearest: dict[Row, Ints] = {}  # of the queries of each row, by exact search
+        self._found: dict[str, list[float]] = {}  # how many of those, for each query
 
     def add(self, name: str, pool: Pool, search: Callable[[Floats], Ints]) -> None:
         for row, (queries, matched) in pool.rows.items():
-            found = row_metrics(row, self._setting, name, matched, [search(queries)], len(pool.phi))
+            answers = search(queries)
+            found = row_metrics(row, self._setting, name, matched, [answers], len(pool.phi))
             self._rows.setdefault(name, []).append(found)
+            if name == "exact":
+                self._nearest[row] = answers[:, :NEAREST]
+            both = zip(answers[:, :NEAREST].tolist(), self._nearest[row].tolist(), strict=True)
+            self._found.setdefault(name, []).extend(len({*a} & {*b}) / len(b) for a, b in both)
 
     def error(self, name: str, pool: Pool, coded: Floats) -> None:
         error = float(np.square(pool.phi - coded).sum(1).mean())
@@ -222,6 +231,7 @@ class Figures:
         for name, rows in self._rows.items():
             mean, exact = (mean_over_rows(r)["hit@5"] for r in (rows, self._rows["exact"]))
             figures: dict[str, Any] = {"hit@5": round(mean, 4), "share of exact": round(mean / exact, 4)}
+            figures["nearest found"] = round(float(np.mean(self._found[name])), 4)
             base = name.removesuffix(", cosine").removesuffix(", product")
             if base in self._errors:
                 counts, errors = zip(*self._errors[base], strict=True)
