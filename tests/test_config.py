@@ -69,7 +69,7 @@ def test_a_recipe_cannot_be_changed(recipe: Path) -> None:
             'root = "data"',
             'root = "data"\nformat = "coco"',
             "data.format",
-            "choose one of karpathy, mbeir, got 'coco'",
+            "choose one of beir, karpathy, mbeir, got 'coco'",
         ),
         ("[quantizer]\nlevels = 5", "quantizer = 5", "quantizer", "got 5"),
     ],

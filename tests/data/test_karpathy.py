@@ -125,7 +125,7 @@ def test_errors_say_what_is_there(root: Path) -> None:
         list(Karpathy(root).pool("test", Row("coco", 4)))
     with pytest.raises(BadInput, match="no dataset 'mscoco'"):
         Karpathy(root, ["mscoco"]).rows("test")
-    with pytest.raises(BadInput, match="unknown dataset format 'voc': choose one of karpathy, mbeir"):
+    with pytest.raises(BadInput, match="unknown dataset format 'voc': choose one of beir, karpathy, mbeir"):
         open_dataset("voc", root)
 
 
