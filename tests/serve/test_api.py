@@ -66,6 +66,7 @@ def test_a_search_answers_as_the_engine_does(client, engine):
         "image",
         "meta",
         "path",
+        "span",
     }
     assert set(first) == shown
     assert first["rank"] == 1 and len(first["codes"]) == 5

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlencode
+
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from genius.engine import Engine
@@ -25,6 +27,7 @@ OPERATIONS = [
     ("GET", "/readyz"),
     ("GET", "/metrics"),
 ]
+LONGEST_ADDRESS = 60_000  # characters; uvicorn refuses a head of 64 KiB by itself, in plain text
 CHECKS = (
     schemathesis.checks.not_a_server_error,
     schemathesis.checks.status_code_conformance,
@@ -67,6 +70,7 @@ def test_no_request_is_answered_with_a_500(document, method, path):
     )
     @given(case=cases)
     def ask(case):
+        assume(len(urlencode(case.query or {}, doseq=True)) < LONGEST_ADDRESS)
         case.call_and_validate(checks=CHECKS)
 
     ask()

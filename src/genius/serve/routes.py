@@ -25,7 +25,7 @@ from genius.serve.idempotency import HEADER, Changes
 from genius.serve.limits import Limits
 from genius.serve.schemas import (
     FACETS,
-    MAX_CURSOR,
+    MAX_LIST_CURSOR,
     AddRequest,
     AddResponse,
     CodesResponse,
@@ -122,7 +122,7 @@ def routes(backend: Backend, *, originals: bool, places: bool) -> APIRouter:
         where: Annotated[Where | None, Query()] = None,
         limit: Annotated[int | None, Query(ge=0, description="How many items; by default 100.")] = None,
         offset: Annotated[int, Query(ge=0, lt=2**31)] = 0,
-        cursor: Annotated[str | None, Query(max_length=MAX_CURSOR)] = None,
+        cursor: Annotated[str | None, Query(max_length=MAX_LIST_CURSOR)] = None,
         facet: Annotated[list[str] | None, Query(max_length=MAX_FACETS, description=FACETS)] = None,
     ) -> Response:
         if limit is not None and limit > limits.hits:

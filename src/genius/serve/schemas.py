@@ -29,7 +29,8 @@ from genius.types import Modality
 
 MAX_INSTRUCTION = 1000
 MAX_WIDTH = 1 << 16  # numbers of a vector
-MAX_CURSOR = 20_000
+MAX_CURSOR = 20_000  # of a search, with the rows that were shown
+MAX_LIST_CURSOR = 200  # in an address, which has to be short
 
 
 def _image_bytes(value: Any) -> Any:
