@@ -16,10 +16,10 @@ FILES = sorted((REPOSITORY / "benchmarks" / "results").glob("*.json"))
 # Measured before commits were recorded. A file leaves the list when it is measured again.
 OLDER = frozenset(
     {
-        "ablations", "any_modality", "chaos", "cluster", "confidence", "crash", "decode", "duplicates",
+        "ablations", "any_modality", "chaos", "cluster", "confidence", "decode", "duplicates",
         "encoders", "fit", "fit_speed", "frontier-cpu", "frontier-cuda", "ingest", "instructions", "mini",
-        "mutations", "photos", "recipe", "results-local", "results-universal", "server", "speed-cpu",
-        "speed-gpu", "startup", "store", "training", "trie", "words",
+        "photos", "recipe", "results-local", "results-universal", "server", "speed-cpu",
+        "speed-gpu", "startup", "training", "trie", "words",
     }
 )  # fmt: skip
 
