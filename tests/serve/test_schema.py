@@ -53,12 +53,22 @@ def test_all_operations_are_tested(document):
 def test_no_request_is_answered_with_a_500(document, method, path):
     operation = document[path][method]
     modes = schemathesis.GenerationMode
-    cases = st.one_of(
-        operation.as_strategy(generation_mode=modes.POSITIVE),
-        operation.as_strategy(generation_mode=modes.NEGATIVE),
+    allowed, others = (
+        operation.as_strategy(generation_mode=mode) for mode in (modes.POSITIVE, modes.NEGATIVE)
     )
     if not operation.body and not any(operation.iter_parameters()):
-        cases = operation.as_strategy(generation_mode=modes.POSITIVE)
+        ask_all(operation, allowed)
+        return
+    try:
+        ask_all(operation, st.one_of(allowed, others))
+    except ValueError as error:  # of schemathesis, which at times cannot check the bytes that it has made
+        if "Unsupported type" not in str(error):
+            raise
+        ask_all(operation, allowed)
+
+
+def ask_all(operation, cases):
+    """Send some cases; each answer has to be one that the document describes."""
 
     @settings(
         max_examples=25 if operation.body else 12,

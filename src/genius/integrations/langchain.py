@@ -112,7 +112,7 @@ class GeniusVectorStore(VectorStore):
         ]
 
     def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
-        """The `k` best documents; keywords as for `Engine.search`, and `filter`."""
+        """The `k` most similar documents; keywords as for `Engine.search`, and `filter`."""
         return [hit_document(hit) for hit in self._hits(query, k, kwargs)]
 
     def similarity_search_with_score(
@@ -133,6 +133,7 @@ class GeniusVectorStore(VectorStore):
     def _hits(self, query: str, k: int, options: Mapping[str, Any]) -> list[Hit]:
         """`filter` is a filter in words, as `where`, or a dict of values that metadata must have."""
         rest = {name: value for name, value in options.items() if name not in ("filter", "score_threshold")}
+        rest.setdefault("hybrid", False)  # a store's scores are similarities; words would be added to them
         chosen = options.get("filter")
         if chosen is not None:
             rest["where"] = chosen if isinstance(chosen, str) else equalities(chosen)

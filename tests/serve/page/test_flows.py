@@ -112,7 +112,8 @@ def test_how_sure_an_answer_is(page):
     page.want("image")
     page.search("red")
     sure = [one.text for one in page.all("#results .sure")]
-    assert sure[0] == "98 %" and sure[-1].startswith("0.0") and not page.shown("#nearest")
+    assert int(sure[0].removesuffix(" %")) >= 98  # by its colour, and as "red" is its name
+    assert sure[-1].startswith("0.0") and not page.shown("#nearest")
     page.press("#options > summary")
     page.one("#at-least").send_keys("50")
     assert 1 <= len(page.search("red")) < 10 and not page.shown("#nearest")
