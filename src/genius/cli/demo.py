@@ -170,7 +170,8 @@ def compare(console: Console, engine: Engine, pictures: Path) -> None:
     exact = [{items[row].id for row in rows} for rows in best]
     console.print("\n[bold]4. Beside exact search[/] over all vectors: share of its ten best that are found")
     for rerank, label in (("vectors", "codes find, vectors order"), ("codes", "codes alone")):
-        found = engine.search_batch([Query(text=text) for text in texts], 10, "image", rerank=rerank)
+        queries = [Query(text=text) for text in texts]  # by similarity alone, as exact search
+        found = engine.search_batch(queries, 10, "image", rerank=rerank, hybrid=False)
         shared = [len({hit.id for hit in hits} & ids) for hits, ids in zip(found, exact, strict=True)]
         console.print(f"   {label:28} {np.mean(shared) / 10:.2f}")
     codes = sum(1 if size <= 256 else 2 for size in model.sizes)
