@@ -6,12 +6,9 @@ timed in a new process, where torch computes nothing.
 
 from __future__ import annotations
 
-import pickle
-import subprocess
-import sys
-import tempfile
 import time
-from pathlib import Path
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +20,6 @@ from genius.evaluate.systems import System
 BATCH = 64
 SINGLES = 50  # queries searched one by one
 WARMUP = 3  # searches before the clock starts
-WORK = "import sys; from genius.evaluate.search_times import work; work(sys.argv[1], sys.argv[2])"
 
 
 class SearchTimes(NamedTuple):
@@ -46,21 +42,9 @@ def search_times(system: System, queries: EncodedQueries, k: int) -> SearchTimes
 
 
 def search_times_apart(system: System, queries: EncodedQueries, k: int) -> SearchTimes:
-    """The same in a new process; the system must be picklable."""
-    with tempfile.TemporaryDirectory(prefix="genius-times-") as folder:
-        task, found = Path(folder) / "task.pickle", Path(folder) / "found.npz"
-        with task.open("wb") as file:
-            pickle.dump((system, queries, k), file, protocol=5)
-        subprocess.run([sys.executable, "-c", WORK, str(task), str(found)], check=True)
-        with np.load(found) as arrays:
-            return SearchTimes(arrays["rows"], float(arrays["seconds"]), arrays["singles"])
-
-
-def work(task: str, found: str) -> None:
-    """What the new process does."""
-    with Path(task).open("rb") as file:
-        system, queries, k = pickle.load(file)
-    np.savez(found, **search_times(system, queries, k)._asdict())
+    """The same in a new process, to which the indexed system is sent."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        return process.submit(search_times, system, queries, k).result()
 
 
 def _singles(system: System, queries: EncodedQueries, k: int) -> NDArray[np.float64]:
