@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from genius import files
 from genius.errors import BadInput, IndexLocked, IndexMismatch, StorageError
 from genius.failpoints import failpoint
@@ -210,7 +208,7 @@ class Index:
         """As `add` for one batch after the other, but all of them in one transaction."""
         for records, _ in batches:
             for record in records:
-                self._check(record)
+                record.require_shapes(self.levels, self.dim)
         with self.writing(), self.truth.writing():
             for records, amended in batches:
                 self.truth.upsert(records)
@@ -355,11 +353,7 @@ class Index:
     def _known_passages(self, through: int) -> PassageRows:
         """Which items have passages, with those that have come since the last look; removed ones may stay."""
         after, known = self._passages or (0, PassageRows.none())
-        new = self.truth.passage_rows(after, through)
-        if len(new):
-            known = PassageRows(
-                np.concatenate([known.items, new.items]), np.concatenate([known.counts, new.counts])
-            )
+        known = known.followed_by(self.truth.passage_rows(after, through))
         self._passages = through, known
         return known
 
@@ -398,13 +392,3 @@ class Index:
     def _codes(self) -> tuple[str, tuple[int, ...]]:
         """The model of the codes by its fingerprint, and codes per level."""
         return self.settings["fingerprint"], tuple(self.settings["sizes"])
-
-    def _check(self, record: Record) -> None:
-        width = None if record.vector is None else record.vector.shape
-        assert record.codes.shape == (self.levels,), record.codes.shape
-        assert width == (None if self.dim is None else (self.dim,)), width
-        if record.passages is not None:
-            vectors, others = record.passages.vectors, len(record.passages.spans) - 1
-            assert record.passages.codes.shape == (others, self.levels) and others > 0
-            shape = None if vectors is None else vectors.shape
-            assert shape == (None if self.dim is None else (others, self.dim)), shape

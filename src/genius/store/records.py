@@ -80,6 +80,13 @@ class PassageRows:
     def __len__(self) -> int:
         return len(self.items)
 
+    def followed_by(self, others: PassageRows) -> PassageRows:
+        """With others, whose rows come later."""
+        if not len(others):
+            return self
+        pairs = ((self.items, others.items), (self.counts, others.counts))
+        return PassageRows(*(np.concatenate(pair) for pair in pairs))
+
     def items_of(self, rows: Rows) -> Rows:
         """The rows of the items that these rows, of items or of passages, belong to."""
         if not len(self.items):
@@ -115,6 +122,17 @@ class Record:
     stamp: Stamp = field(default_factory=Stamp)
     thumbnail: bytes | None = None  # JPEG; kept only for images without a file
     passages: Passages | None = None  # of a text that is longer than the encoder reads
+
+    def require_shapes(self, levels: int, dim: int | None) -> None:
+        """Assert that codes and vectors are those of an index with so many levels and dimensions."""
+        width = None if self.vector is None else self.vector.shape
+        assert self.codes.shape == (levels,), self.codes.shape
+        assert width == (None if dim is None else (dim,)), width
+        if self.passages is not None:
+            vectors, others = self.passages.vectors, len(self.passages.spans) - 1
+            assert self.passages.codes.shape == (others, levels) and others > 0
+            shape = None if vectors is None else vectors.shape
+            assert shape == (None if dim is None else (others, dim)), shape
 
     def columns(self) -> tuple[Any, ...]:
         """The values of the table `items`, without the row."""
