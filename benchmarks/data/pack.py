@@ -1,17 +1,18 @@
 """Pack a training root in M-BEIR's layout into parts of limited size, to carry it to another machine.
 
-    python benchmarks/data/pack.py DATA --to PARTS --side 232 --megabytes 60
-    for part in PARTS/*.tar; do tar -xf $part -C DATA; done          # there
+    python benchmarks/data/pack.py DATA --to PARTS --side 224 --megabytes 60
+    for part in PARTS/*.tar*; do tar -xf $part -C DATA; done          # there
 
-Pictures are squeezed to squares, as `mini` sees them, and saved as JPEG under their old names; the tables are
-in the first part. Pictures that cannot be read are left out and counted. Parts can be unpacked in any order.
+The tables are in `tables.tar.xz`. The pictures that they name are made no larger than `mini` sees them and
+saved as WebP under their old names. Pictures that cannot be read are left out and counted. Parts can be
+unpacked in any order.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
-import os
+import json
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -21,21 +22,22 @@ from pathlib import Path
 from PIL import Image
 
 TABLES = ("query", "cand_pool", "qrels", "instructions")
-QUALITY = 78
+QUALITY = 65
 AT_ONCE = 64  # pictures that a process gets at a time
 Map = Callable[[Callable[[Path], bytes | None], Iterable[Path]], Iterable[bytes | None]]
 
 
 def squeeze(file: Path, side: int) -> bytes | None:
-    """The picture as a JPEG of side x side, None if it cannot be read."""
+    """The picture as WebP, each of its sides at most `side`; None if it cannot be read."""
     try:
         with Image.open(file) as opened:
             opened.draft("RGB", (side, side))
-            small = opened.convert("RGB").resize((side, side), Image.Resampling.BICUBIC, reducing_gap=2.0)
+            size = min(side, opened.width), min(side, opened.height)
+            small = opened.convert("RGB").resize(size, Image.Resampling.BICUBIC, reducing_gap=2.0)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None
     out = io.BytesIO()
-    small.save(out, "JPEG", quality=QUALITY)
+    small.save(out, "WEBP", quality=QUALITY, method=2)
     return out.getvalue()
 
 
@@ -67,27 +69,39 @@ class Parts:
             self._tar = None
 
 
-def files(root: Path, folders: tuple[str, ...]) -> Iterator[Path]:
-    """All files below these folders of `root`, links to folders followed, in order."""
-    for name in folders:
-        for folder, inner, names in os.walk(root / name, followlinks=True):
-            inner.sort()
-            yield from (Path(folder) / one for one in sorted(names))
+def files(root: Path) -> Iterator[Path]:
+    """All tables of `root`, in order."""
+    for name in TABLES:
+        yield from sorted(file for file in (root / name).rglob("*") if file.is_file())
+
+
+def pictures(tables: Iterable[Path]) -> list[str]:
+    """The pictures that queries and items name, each once."""
+    named: dict[str, None] = {}
+    for table in tables:
+        if table.suffix == ".jsonl":
+            with table.open(encoding="utf-8") as lines:
+                rows = (json.loads(line) for line in lines)
+                found = (row.get("query_img_path") or row.get("img_path") for row in rows)
+                named.update((picture, None) for picture in found if picture)
+    return sorted(named)
 
 
 def pack(root: Path, to: Path, side: int, most_bytes: int, each: Map = map) -> tuple[int, int, int]:
     """Write the parts; how many parts, pictures and unreadable pictures there are."""
-    parts, unreadable = Parts(to, most_bytes), 0
-    for file in files(root, TABLES):
-        parts.add(file.relative_to(root).as_posix(), file.read_bytes())
-    pictures = list(files(root, ("mbeir_images",)))
-    for file, content in zip(pictures, each(partial(squeeze, side=side), pictures), strict=True):
+    parts, unreadable, tables = Parts(to, most_bytes), 0, list(files(root))
+    with tarfile.open(to / "tables.tar.xz", "w:xz") as archive:
+        for file in tables:
+            archive.add(file, file.relative_to(root).as_posix())
+    names = pictures(tables)
+    images = [root / name for name in names]
+    for name, content in zip(names, each(partial(squeeze, side=side), images), strict=True):
         if content is None:
             unreadable += 1
         else:
-            parts.add(file.relative_to(root).as_posix(), content)
+            parts.add(name, content)
     parts.close()
-    return parts.count, len(pictures), unreadable
+    return parts.count, len(names), unreadable
 
 
 def main() -> None:
@@ -97,14 +111,14 @@ def main() -> None:
     )
     parser.add_argument("root", type=Path)
     parser.add_argument("--to", type=Path, required=True, help="folder of the parts; must not be there yet")
-    parser.add_argument("--side", type=int, default=232, help="pixels")
+    parser.add_argument("--side", type=int, default=224, help="pixels")
     parser.add_argument("--megabytes", type=int, default=60, help="size of a part")
     parser.add_argument("--processes", type=int, default=2)
     given = parser.parse_args()
     with ProcessPoolExecutor(given.processes) as pool:
         each = partial(pool.map, chunksize=AT_ONCE)
         found = pack(given.root, given.to, given.side, given.megabytes * 1_000_000, each)
-    print("{} parts, {:,} pictures, {} of them unreadable".format(*found))
+    print("{} parts of {:,} pictures, {} of them unreadable".format(*found))
 
 
 if __name__ == "__main__":

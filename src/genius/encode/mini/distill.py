@@ -164,7 +164,10 @@ def distil_images(
     the teacher's embeddings of all other views of the batch, and a small one that keeps lengths near 1.
     """
     device = encoder.device
-    embed = torch.compile(encoder.image_vectors, dynamic=False) if config.compile else encoder.image_vectors
+    embed, targets_of = encoder.image_vectors, teacher
+    if config.compile:
+        embed = torch.compile(embed, dynamic=False)
+        targets_of = torch.compile(lambda pixels: teacher(pixels), dynamic=False)
     part = distributed.rank_slice(config.batch)
 
     def step(number: int) -> dict[str, Tensor]:
@@ -175,7 +178,7 @@ def distil_images(
             images[chosen[part]], view_generator, smallest=smallest_view, flip=True, colour=colour
         )
         views = mixed(views, view_generator, mix)
-        target = F.normalize(teacher(views).float(), dim=1)
+        target = F.normalize(targets_of(views).float(), dim=1)
         embeddings = embed(views).float()
         length = embeddings.norm(dim=1)
         embeddings = F.normalize(embeddings, dim=1)
