@@ -23,9 +23,10 @@ class Setting(NamedTuple):
 
 
 def settings() -> list[Setting]:
-    """Every (recipe, key, value) of the table."""
+    """Every (recipe, key, value) of the table above the first heading of a part."""
     found = []
-    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    table, _, _ = PAGE.read_text(encoding="utf-8").partition("\n## ")
+    rows = [line for line in table.splitlines() if line.startswith("| ")]
     for row in rows[1:]:
         cells = [cell.strip() for cell in row.strip("|").split("|")]
         assert len(cells) == COLUMNS, row

@@ -31,6 +31,16 @@ KINDS: dict[str, Converter] = {
         "a .pth with BLIP's names, such as UniIR's BLIP-SF, to a `blip` folder",
         takes_tokenizer=True,
     ),
+    "clip-ff": Converter(
+        "genius.convert.uniir:convert_clip_ff",
+        "UniIR's CLIP-FF .pth to a `clip-ff` folder",
+        takes_tokenizer=True,
+    ),
+    "blip-ff": Converter(
+        "genius.convert.uniir:convert_blip_ff",
+        "UniIR's BLIP-FF .pth to a `blip-ff` folder",
+        takes_tokenizer=True,
+    ),
     "clip-fusion": Converter(
         "genius.convert.encoders:start_clip_fusion", "a CLIP folder to a new `clip-fusion` folder to train"
     ),

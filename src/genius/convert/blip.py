@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -52,19 +52,24 @@ def convert_blip_sf(source: str, to: Path, tokenizer: str | None = None) -> None
 
     `tokenizer` is a folder or hub id; by default that of a BLIP on the hub.
     """
+    refuse_full(to)
+    save_blip(Path(source), to, tokenizer, {"crossattention", "itm_head"})
+
+
+def save_blip(file: Path, to: Path, tokenizer: str | None, unused: Set[str]) -> None:
+    """Write the BLIP in `file` as a folder that the `blip` encoder reads.
+
+    Modules named in `unused` may be missing in the file; they become zeros, since nothing calls them.
+    """
     from transformers import BlipForImageTextRetrieval
 
-    refuse_full(to)
-    file = Path(source)
     tensors = {name: t for name, t in read_pickled_weights(file).items() if not _TRAINING.fullmatch(name)}
     config = blip_config(tensors, file)
     with torch.device("meta"):
         expected: dict[str, Tensor] = BlipForImageTextRetrieval(config).state_dict()
     renamed = {_name(name): tensor.float() for name, tensor in tensors.items()}
-    # two vectors are compared, so files may lack what matches an image with a text in one pass
-    absent = expected.keys() - renamed.keys()
-    unused = (name for name in absent if "crossattention" in name or name.startswith("itm_head"))
-    renamed |= {name: torch.zeros(expected[name].shape) for name in unused}
+    absent = [name for name in expected.keys() - renamed.keys() if unused & set(name.split("."))]
+    renamed |= {name: torch.zeros(expected[name].shape) for name in absent}
     check_fit(expected, renamed, file)
     loaded = load_tokenizer(tokenizer_folder(tokenizer or EXAMPLE), config.text_config.vocab_size)
     loaded.model_max_length = min(PIECES, config.text_config.max_position_embeddings)

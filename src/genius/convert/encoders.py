@@ -65,8 +65,12 @@ def convert_clip_sf(source: str, to: Path, tokenizer: str | None = None) -> None
     `tokenizer` is a folder or hub id; by default OpenAI's own, from the hub.
     """
     refuse_full(to)
-    file = Path(source)
-    tensors = _without_prefix(read_pickled_weights(file), file)
+    save_clip(read_pickled_weights(Path(source)), to, tokenizer, Path(source))
+
+
+def save_clip(found: Mapping[str, Tensor], to: Path, tokenizer: str | None, file: Path) -> int:
+    """Write the tensors of `file` as a folder that the `clip` encoder reads; the width of its vectors."""
+    tensors = _without_prefix(found, file)
     config = clip_config(tensors, file)
     renamed = rename_clip(tensors, file)
     check_fit(_empty_clip(config), renamed, file)
@@ -78,6 +82,7 @@ def convert_clip_sf(source: str, to: Path, tokenizer: str | None = None) -> None
             "use OpenAI's"
         )
     save_folder(to, config, renamed, loaded, Preprocess(config.vision_config.image_size, round_crop=True))
+    return int(config.projection_dim)
 
 
 def convert_weights(source: str, to: Path) -> None:
@@ -174,7 +179,7 @@ def _tower(tensors: Mapping[str, Tensor], stem: str, width: int, dim: int, file:
     }
 
 
-def _without_prefix(tensors: dict[str, Tensor], file: Path) -> dict[str, Tensor]:
+def _without_prefix(tensors: Mapping[str, Tensor], file: Path) -> dict[str, Tensor]:
     """OpenAI's bare names, whether or not UniIR's `clip_model.` stands before them."""
     prefixed = [name for name in tensors if name.startswith(PREFIX)]
     if prefixed and len(prefixed) != len(tensors):

@@ -1,6 +1,7 @@
 """`auto`: the encoder in a folder or under a hub name, whatever its kind.
 
-A folder with `modules.json` is of sentence-transformers; else `model_type` in config.json decides.
+A folder with `modules.json` is of sentence-transformers, `fusion.json` says which fusion a folder holds; else
+`model_type` in config.json decides.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from genius.encode.base import Encoder, FusingEncoder, load_encoder
 from genius.encode.dual import EXAMPLE, dual_encoder_class
+from genius.encode.fusing import DESCRIPTION, read_description
 from genius.encode.hub import CONFIGS, find_folder, pinned_name
 from genius.encode.pretrained import load_config
 from genius.encode.sentence import MODULES
@@ -35,6 +37,8 @@ def identify(source: str | Path | None) -> tuple[str, str]:
 def _kind(folder: Path) -> str:
     if (folder / MODULES).is_file():
         return "sentence-transformers"
+    if (folder / DESCRIPTION).is_file():
+        return str(read_description(folder)["kind"])
     if not (folder / "config.json").is_file() and (folder / OPEN_CLIP).is_file():
         raise ModelNotFound(
             f"{folder} is in open_clip's own layout: choose a repository that has config.json and "

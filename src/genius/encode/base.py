@@ -152,8 +152,10 @@ def encode_parts(
 ENCODERS: dict[str, str] = {
     "mini": "genius.encode.mini.encoder:load",
     "clip": "genius.encode.clip:load",
+    "clip-ff": "genius.encode.uniir:load_clip",
     "clip-fusion": "genius.encode.feature_fusion:load_clip",
     "blip": "genius.encode.blip:load",
+    "blip-ff": "genius.encode.uniir:load_blip",
     "blip-fusion": "genius.encode.feature_fusion:load_blip",
     "transformers": "genius.encode.dual:load",
     "sentence-transformers": "genius.encode.sentence:load",

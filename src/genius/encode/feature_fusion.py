@@ -1,6 +1,6 @@
 """`clip-fusion` and `blip-fusion`: feature fusion of two towers.
 
-The design is ours; UniIR's CLIP-FF and BLIP-FF are other networks with other files. A small transformer
+The design is ours; UniIR's are `clip-ff` and `blip-ff`. A small transformer
 reads the features of both towers at all their positions; the mean of its output is the one vector of an item
 or query. An absent part is masked. A model is a folder: `towers/` (as `clip` and `blip` read it),
 `fusion.json` and `fusion.safetensors`.
@@ -9,33 +9,26 @@ or query. An absent part is masked. A model is a folder: `towers/` (as `clip` an
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from genius.encode import blip, clip
-from genius.encode.base import Array
+from genius.encode.fusing import DESCRIPTION, TOWERS, FusingTowers, read_description
 from genius.encode.hub import find_folder
-from genius.encode.preprocess import Preprocess
 from genius.encode.towers import FeatureTowers
-from genius.errors import BadInput, ModelMismatch, ModelNotFound
+from genius.errors import ModelMismatch, ModelNotFound
 from genius.files import write_folder
-from genius.weights import fingerprint_tensors, load_weights, save_weights
+from genius.weights import load_weights, save_weights
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-TOWERS: dict[str, Callable[[str | Path | None, str], FeatureTowers]] = {
+LOADERS: dict[str, Callable[[str | Path | None, str], FeatureTowers]] = {
     "clip-fusion": clip.load,
     "blip-fusion": blip.load,
 }
-SHAPE, WEIGHTS, FOLDER = "fusion.json", "fusion.safetensors", "towers"
+WEIGHTS = "fusion.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,45 +79,13 @@ class FusionTransformer(nn.Module):
         return vectors
 
 
-class FeatureFusionEncoder:
+class FeatureFusionEncoder(FusingTowers):
     """Two towers and the fusion of their features."""
-
-    def __init__(self, kind: str, towers: FeatureTowers, fusion: FusionTransformer) -> None:
-        self.kind, self.towers = kind, towers
-        self.fusion = fusion.to(towers.device).eval()
-        self.module = nn.ModuleDict({"towers": towers.module, "fusion": self.fusion})
 
     @property
     def dim(self) -> int:
         """Width of the vectors."""
-        return self.fusion.shape.dim
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Hash of towers and fusion as they were loaded; load again after training."""
-        return fingerprint_tensors(self.fusion.state_dict(), [self.kind, self.towers.fingerprint])
-
-    @property
-    def preprocess(self) -> Preprocess:
-        """How an image becomes pixels."""
-        return self.towers.preprocess
-
-    def prepare_image(self, image: Image) -> Tensor:
-        """uint8 pixels (3, side, side), on the CPU."""
-        return self.towers.prepare_image(image)
-
-    def prepare_texts(self, texts: Sequence[str]) -> Tensor:
-        """Padded token ids (n, length), on the CPU; 0 is padding."""
-        return self.towers.prepare_texts(texts)
-
-    @property
-    def max_tokens(self) -> int:
-        """Most tokens that are read of a text; the rest is cut."""
-        return self.towers.max_tokens
-
-    def count_tokens(self, texts: Sequence[str]) -> list[int]:
-        """How many tokens texts have, with those that begin and end every text."""
-        return self.towers.count_tokens(texts)
+        return int(self.fusion.shape.dim)
 
     def item_vectors(
         self, pixels: Tensor, image_rows: Tensor, token_ids: Tensor, text_rows: Tensor
@@ -148,32 +109,13 @@ class FeatureFusionEncoder:
         )
         return vectors
 
-    @torch.inference_mode()
-    def encode_items(self, images: Sequence[Image | None], texts: Sequence[str | None]) -> Array:
-        """One raw vector for each (image, text), either of which may be absent, (n, dim)."""
-        if len(images) != len(texts):
-            raise BadInput(f"{len(images)} images beside {len(texts)} texts: give as many, None where absent")
-        self.module.eval()
-        vectors = np.empty((len(images), self.dim), dtype=np.float32)
-        for start in range(0, len(images), self.towers.batch):
-            part = slice(start, start + self.towers.batch)
-            some = [image for image in images[part] if image is not None]
-            words = [text for text in texts[part] if text]
-            side = self.towers.preprocess.side
-            pixels = torch.stack([*map(self.prepare_image, some)]) if some else torch.empty(0, 3, side, side)
-            image_rows = _rows([image is not None for image in images[part]])
-            text_rows = _rows([bool(text) for text in texts[part]])
-            found = self.item_vectors(pixels, image_rows, self.prepare_texts(words), text_rows)
-            vectors[part] = found.float().cpu().numpy()
-        return vectors
-
     def save(self, folder: Path) -> None:
         """Write everything that loading needs: all of it or nothing."""
         with write_folder(folder) as new:
-            self.towers.save(new / FOLDER)
+            self.towers.save(new / TOWERS)
             save_weights(self.fusion.state_dict(), new / WEIGHTS)
             table = {"kind": self.kind, **asdict(self.fusion.shape)}
-            (new / SHAPE).write_text(json.dumps(table, indent=2), encoding="utf-8")
+            (new / DESCRIPTION).write_text(json.dumps(table, indent=2), encoding="utf-8")
 
 
 def create(
@@ -183,7 +125,7 @@ def create(
 
     `width` is that of the fusion's transformer; 0 takes the width of the towers' own vectors.
     """
-    towers = TOWERS[kind](source, device)
+    towers = LOADERS[kind](source, device)
     width = width or towers.dim
     heads = next(heads for heads in range(max(1, width // 64), 0, -1) if width % heads == 0)
     config = towers.module.config
@@ -213,33 +155,30 @@ def load_blip(source: str | Path | None, device: str = "cpu") -> FeatureFusionEn
 
 def _load(kind: str, source: str | Path | None, device: str) -> FeatureFusionEncoder:
     folder = find_folder(source, f"me/my-{kind}")
-    if not (folder / SHAPE).is_file():
+    if not (folder / DESCRIPTION).is_file():
         raise ModelNotFound(
-            f"no {SHAPE} in {folder}: start a model from plain towers with "
+            f"no {DESCRIPTION} in {folder}: start a model from plain towers with "
             f"`genius convert {kind} {folder} --to DIR`, then train it"
         )
-    shape = _read_shape(folder / SHAPE, kind)
-    towers = TOWERS[kind](folder / FOLDER, device)
+    shape = _read_shape(folder, kind)
+    towers = LOADERS[kind](folder / TOWERS, device)
     fusion = FusionTransformer(shape)
     load_weights(fusion, folder / WEIGHTS)
     config = towers.module.config
     widths = (config.vision_config.hidden_size, config.text_config.hidden_size)
     if widths != (shape.image_width, shape.text_width):
         raise ModelMismatch(
-            f"{folder}: the towers have widths {widths}, {SHAPE} says otherwise: use its own towers"
+            f"{folder}: the towers have widths {widths}, {DESCRIPTION} says otherwise: use its own towers"
         )
     return FeatureFusionEncoder(kind, towers, fusion)
 
 
-def _read_shape(file: Path, kind: str) -> FusionShape:
+def _read_shape(folder: Path, kind: str) -> FusionShape:
+    file, table = folder / DESCRIPTION, read_description(folder, kind)
     try:
-        table = json.loads(file.read_text(encoding="utf-8"))
-        found = table.pop("kind")
-        shape = FusionShape(**table)
-    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        shape = FusionShape(**{name: value for name, value in table.items() if name != "kind"})
+    except TypeError as error:
         raise ModelMismatch(f"{file} does not describe a fusion ({error}): fetch or make it again") from None
-    if found != kind:
-        raise ModelMismatch(f"{file} is a {found!r} model: load it under that name, not as {kind!r}")
     sizes = asdict(shape)
     wrong = [
         f"{name} = {value!r}" for name, value in sizes.items() if not isinstance(value, int) or value < 1
@@ -248,9 +187,3 @@ def _read_shape(file: Path, kind: str) -> FusionShape:
         problem = ", ".join(wrong) or f"width {shape.width} does not divide into {shape.heads} heads"
         raise ModelMismatch(f"{file}: {problem}: whole numbers above 0 are wanted; fetch or make it again")
     return shape
-
-
-def _rows(there: Sequence[bool]) -> Tensor:
-    """Numbers 0, 1, … where there is a part, -1 elsewhere."""
-    mask = torch.tensor(there, dtype=torch.long)
-    return torch.where(mask > 0, mask.cumsum(0) - 1, -1)

@@ -39,11 +39,13 @@ if TYPE_CHECKING:
     from genius.model import Model
 
 Log = Callable[[str], None]
-# name in the tables -> encoder: SF adds image and text embeddings (phi), fusion gives one embedding for both
+# name in the tables -> encoder: SF adds image and text embeddings (phi), FF and fusion give one for both
 ENCODERS: Mapping[str, str] = {
     "clip-sf": "clip",
+    "clip-ff": "clip-ff",
     "clip-fusion": "clip-fusion",
     "blip-sf": "blip",
+    "blip-ff": "blip-ff",
     "blip-fusion": "blip-fusion",
 }
 ONE_THREAD = os.environ | {"OMP_NUM_THREADS": "1"}  # as many processes as cores
