@@ -90,14 +90,29 @@ def test_a_benchmark_in_beirs_layout_gives_the_same_figures(genius, beir, tmp_pa
     files = [word for file in sorted(runs.iterdir()) for word in ("--score", str(file))]
     scored = json.loads(genius(*files, "--format", "json", data=beir).stdout)["rows"]
     assert [row["hit@5"] for row in scored] == [row["hit@5"] for row in found]
-    task = json.loads((mteb / "exact" / "model-1" / "colours_task0_universal.json").read_text())
+    own = mteb / "results" / "genius__exact" / "model-1"
+    task = json.loads((own / "colours_task0_universal.json").read_text())
     (scores,) = task["scores"]["test"]
     assert task["task_name"] == "colours_task0_universal"
     assert scores["main_score"] == scores["ndcg_at_10"] == pytest.approx(found[0]["ndcg@10"])
     assert scores["hit_rate_at_5"] == pytest.approx(found[0]["hit@5"])
     assert {"hf_subset", "languages"} <= scores.keys()
     assert {"dataset_revision", "mteb_version", "evaluation_time", "kg_co2_emissions"} <= task.keys()
-    assert json.loads((mteb / "exact" / "model-1" / "model_meta.json").read_text())["name"] == "exact"
+    meta = json.loads((own / "model_meta.json").read_text())
+    assert (meta["name"], meta["revision"]) == ("genius/exact", "model-1")
+
+
+def test_mteb_reads_its_files(genius, tmp_path):
+    mteb = pytest.importorskip("mteb", reason="mteb is not installed")
+    found = json.loads(genius("--systems", "exact", "--format", "json", "--mteb", str(tmp_path)).stdout)[
+        "rows"
+    ]
+    cache = mteb.ResultCache(tmp_path)
+    table = cache.load_results(include_remote=False).to_dataframe(format="long")
+    assert set(table["model_name"]) == {"genius/exact"}
+    assert sorted(table["score"]) == pytest.approx(sorted(row["ndcg@10"] for row in found))
+    for file in tmp_path.rglob("model_meta.json"):
+        mteb.models.ModelMeta.model_validate_json_resolved(file.read_text())
 
 
 def test_local_and_limit_and_markdown_and_table(genius):

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from genius.data.mbeir import MBeir
 from genius.evaluate.options import EvalOptions, Workspace
-from genius.evaluate.run import evaluate, parallel_jobs, search_in_parallel
+from genius.evaluate.run import ENCODERS, evaluate, parallel_jobs, search_in_parallel, split_encoder
+
+
+def test_every_encoder_of_the_paper_is_a_system():
+    from genius.encode import base
+
+    for name in ("clip-sf", "clip-ff", "blip-sf", "blip-ff"):
+        assert split_encoder(f"{name}=FOLDER") == (name, "FOLDER")
+    assert set(ENCODERS.values()) <= set(base.ENCODERS)
 
 
 def test_long_searches_are_apart_and_generative_baselines_together():

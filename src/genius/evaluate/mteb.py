@@ -1,6 +1,7 @@
 """Results as files that MTEB's tools read: one JSON a task, with the fields of its TaskResult.
 
-They lie as MTEB's own do: FOLDER/SYSTEM/FINGERPRINT/TASK.json, with model_meta.json beside.
+They lie as in MTEB's own cache, FOLDER/results/genius__SYSTEM/FINGERPRINT/TASK.json with model_meta.json
+beside, so that `mteb.ResultCache(FOLDER).load_results()` reads them.
 """
 
 from __future__ import annotations
@@ -14,13 +15,22 @@ from genius.evaluate.results import Results
 from genius.files import storage_errors, write_file
 
 MAIN = "ndcg_at_10"  # MTEB's main score of retrieval
+UNKNOWN: dict[str, Any] = {  # what model_meta.json must have and an evaluation does not know
+    **dict.fromkeys(("loader", "release_date", "languages", "n_parameters", "memory_usage_mb", "max_tokens")),
+    **dict.fromkeys(("embed_dim", "license", "open_weights", "public_training_code", "public_training_data")),
+    **dict.fromkeys(("similarity_fn_name", "use_instructions", "training_datasets")),
+    "framework": ["PyTorch"],
+    "modalities": ["image", "text"],
+}
 
 
 def write_mteb(results: Results, folder: Path) -> None:
     """Write every row of every system; files of an earlier evaluation are replaced."""
     for entry in results.entries:
         metrics = entry.metrics
-        own = folder / metrics.system / (entry.fingerprint or "no_revision_available")
+        model = f"genius/{metrics.system}"  # MTEB's names have an owner
+        path = model.replace("/", "__").replace(" ", "_")
+        own = folder / "results" / path / (entry.fingerprint or "no_revision_available")
         with storage_errors(own):
             own.mkdir(parents=True, exist_ok=True)
         name = f"{metrics.row.dataset}_task{metrics.row.task}_{results.setting}"
@@ -32,7 +42,7 @@ def write_mteb(results: Results, folder: Path) -> None:
             "evaluation_time": entry.seconds,
             "kg_co2_emissions": None,
         }
-        meta = {"name": metrics.system, "revision": own.name, "languages": None, "framework": ["PyTorch"]}
+        meta = {**UNKNOWN, "name": model, "revision": own.name}
         for file, value in ((f"{name}.json", task), ("model_meta.json", meta)):
             write_file(own / file, [json.dumps(value, indent=2).encode(), b"\n"])
 
