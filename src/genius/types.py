@@ -134,8 +134,9 @@ def _wanted_modality(want: str) -> Modality | None:
 class Hit:
     """An item that was found, with its score and codes.
 
-    `score` is what ranked it: by default the similarity of query and item. `confidence`, from 0 to 1, is how
-    often answers like it are right; None if the model is not calibrated.
+    `score` is the similarity of query and item, at most 1 (with rerank="none", the search's own score); what
+    words of the query add counts in the order only. `confidence`, from 0 to 1, is how often answers like it
+    are right; None if the model is not calibrated.
     """
 
     id: str

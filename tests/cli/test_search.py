@@ -81,6 +81,18 @@ def test_the_name_of_a_file_is_found_unless_only_vectors_count(indexed):
     assert by_vectors != json.loads(indexed(*ask, "--hybrid").out) == json.loads(indexed(*ask).out)
 
 
+def test_words_count_in_the_order_and_scores_are_similarities(indexed):
+    ask = ("search", "red note", "--format", "json", "-k", "20")
+    hits = json.loads(indexed(*ask).out)
+    similar = {hit["id"]: hit["score"] for hit in json.loads(indexed(*ask, "--no-hybrid").out)}
+    assert hits[0]["id"] == "note.txt" and hits[0]["score"] < hits[1]["score"] <= 1
+    assert {hit["id"]: hit["score"] for hit in hits} == pytest.approx(similar)
+    table = indexed(*ask[:2], "-k", "20").out.splitlines()[1:]
+    assert [float(row.split()[1]) for row in table] == pytest.approx([hit["score"] for hit in hits], abs=1e-4)
+    trec = [row.split() for row in indexed(*ask[:2], "--format", "trec").out.splitlines()]
+    assert trec[0][2] == "note.txt" and float(trec[0][4]) > float(trec[1][4])  # evaluators sort by it
+
+
 def test_an_instruction_is_given_or_left_out(indexed):
     ask = ("search", "red", "--want", "image", "-k", "1", "--format", "json")
     for option in (("--instruction", "Find its picture."), ("--no-instruction",)):

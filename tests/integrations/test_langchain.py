@@ -28,11 +28,19 @@ def test_a_vector_store_keeps_documents(engine):
     assert store.similarity_search("a red thing", k=9, filter="price > 5") == []
     ((_, score),) = store.similarity_search_with_score("something red", k=1, want="text")
     ((_, relevance),) = store.similarity_search_with_relevance_scores("something red", k=1, want="text")
-    assert 0.9 < score <= 1.001 and 0.9 < relevance <= 1.001
+    assert 0.9 < score <= 1 and 0.9 < relevance <= 1
     assert [one.page_content for one in store.get_by_ids(["n", "nobody"])] == ["a red thing"]
     assert store.delete(["n"]) and store.get_by_ids(["n"]) == []
     found = store.as_retriever(search_kwargs={"k": 2, "want": "image"}).invoke("blue")
     assert len(found) == 2 and found[0].id == "blue"
+
+
+def test_words_count_in_the_order_and_scores_are_similarities(engine):
+    found = GeniusVectorStore(engine).similarity_search_with_score("t-cyan", 20, want="text")
+    similar = {hit.id: hit.score for hit in engine.search("t-cyan", 20, "text", hybrid=False)}
+    assert found[0][0].id == "t-cyan" and found[0][1] < max(similar.values())
+    assert {document.id: score for document, score in found} == pytest.approx(similar)
+    assert all(document.metadata["score"] == score for document, score in found)
 
 
 def test_a_store_is_made_from_texts(engine):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from genius import Item, Query
+from genius.confidence import Calibration, ConfidenceWeights
 from genius.engine import Engine
 from genius.errors import BadInput
 from genius.query import words
@@ -73,7 +74,7 @@ def test_a_text_query_finds_a_product_number_first_and_an_image_query_does_not_c
     by_vectors = engine.search("QX-3072", k=5, hybrid=False)
     hits = engine.search("QX-3072", k=5)
     assert hits[0].id == "i56" != by_vectors[0].id
-    assert [hit.rank for hit in hits] == [1, 2, 3, 4, 5] and hits[0].score >= hits[1].score
+    assert [hit.rank for hit in hits] == [1, 2, 3, 4, 5]
     red = np.zeros((8, 8, 3), np.uint8)
     red[..., 0] = 255
     from PIL import Image
@@ -85,6 +86,33 @@ def test_a_text_query_finds_a_product_number_first_and_an_image_query_does_not_c
     assert engine.search("QX-3072", k=5, rerank="none") == engine.search(
         "QX-3072", k=5, rerank="none", hybrid=False
     )
+
+
+@pytest.mark.parametrize("want", ["text", "any"])
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_words_count_in_the_order_and_scores_are_cosines(engine, model, monkeypatch, want, calibrated):
+    weights = Calibration({}, ConfidenceWeights(-16.0, 20.0, 0.0))
+    known = {"vectors": weights, "codes": weights} if calibrated else {}
+    monkeypatch.setattr(model, "calibrations", known, raising=False)
+    cosines = {hit.id: hit.score for hit in engine.search("red QX-3072", 99, want, hybrid=False)}
+    hits = engine.search("red QX-3072", 99, want)
+    assert hits[0].id == "i56" and hits[0].score < max(cosines.values())  # has both words, others are nearer
+    scores = [hit.score for hit in hits]
+    np.testing.assert_allclose(scores, [cosines[hit.id] for hit in hits], atol=1e-6)
+    assert scores != sorted(scores, reverse=True) and max(scores) <= 1
+    if not calibrated:
+        return
+    sure = {hit.id: hit.confidence for hit in hits}
+    alone = 1 / (1 + np.exp(16 - 20 * cosines["i1"]))  # i1 has no word of the query
+    assert sure["i56"] == 0.99 and sure["i1"] == pytest.approx(alone, rel=1e-3)
+    found = engine.search("red QX-3072", 99, want, at_least=0.5)
+    assert found == [hit for hit in hits if hit.confidence >= 0.5] and found[0].id == "i56"
+
+
+def test_the_score_of_an_item_that_is_the_query_is_one(engine):
+    """Vectors are kept as float16: the product of two of length one may be larger than one."""
+    for n in range(98):
+        assert engine.search(f"{COLORS[n % 8]} lamp number{n}", k=1, instruction="")[0].score <= 1
 
 
 def test_words_respect_what_is_wanted_filters_and_pages(engine):

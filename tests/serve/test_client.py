@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -74,6 +75,22 @@ def test_searches_are_those_of_the_engine(client, served, tmp_path, kit):
     assert client.search_batch(asked, k=3) == served.engine.search_batch(asked, k=3)
     for but in (None, "red red red"):
         assert client.like("p-cyan", but, 5, "image") == served.engine.like("p-cyan", but, 5, "image")
+
+
+@pytest.mark.parametrize("by", ["http", "client"])
+def test_words_count_in_the_order_and_scores_are_similarities(client, served, kit, by):
+    found = client.search("t/cyan", 31)
+    if by == "http":
+        body = json.dumps({"text": "t/cyan", "k": 31}).encode()
+        headers = (f"Authorization: Bearer {KEY}", "Content-Type: application/json")
+        asked = kit.head("POST", "/v1/search", *headers, f"Content-Length: {len(body)}")
+        _, _, answer = served.ask(asked, body)
+        told = [(hit["id"], hit["score"]) for hit in json.loads(answer)["hits"]]
+    else:
+        told = [(hit.id, hit.score) for hit in found]
+    similar = {hit.id: hit.score for hit in served.engine.search("t/cyan", 31, hybrid=False)}
+    assert told[0][0] == "t/cyan" and told[0][1] < max(similar.values()) <= 1
+    assert dict(told) == pytest.approx(similar)
 
 
 def test_items_come_and_go(client, tmp_path, kit):

@@ -91,7 +91,7 @@ def hit_lines(hits: Sequence[Hit], form: HitFormat, query: str = "1") -> Iterato
         # a blank would end the column, so it is written as in a URL
         names = ["%20".join(printable(hit.id).split()) for hit in hits]
         scores = [hit.score for hit in hits]
-        if scores != sorted(scores, reverse=True):  # of several modalities; evaluators sort by this column
+        if scores != sorted(scores, reverse=True):  # words count, too; evaluators sort by this column
             scores = [1 / hit.rank for hit in hits]
         yield from (
             f"{query} Q0 {name} {hit.rank} {score:.6f} genius"

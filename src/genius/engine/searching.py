@@ -297,8 +297,7 @@ class IndexSearch(OpenIndex):
         self, queries: Sequence[Query], hybrid: bool | None, options: SearchOptions
     ) -> list[WordMatches | None]:
         """For each query that is ranked by words, too, the items that have words of it."""
-        by_similarity = options.rerank != "none" and options.fusion == 0.0
-        if hybrid is False or (hybrid is None and not by_similarity):
+        if hybrid is False or (hybrid is None and not options.by_similarity):
             return [None] * len(queries)
         self._words.prepare(always=bool(hybrid))
         return [

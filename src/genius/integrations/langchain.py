@@ -112,7 +112,7 @@ class GeniusVectorStore(VectorStore):
         ]
 
     def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
-        """The `k` most similar documents; keywords as for `Engine.search`, and `filter`."""
+        """The `k` best documents; keywords as for `Engine.search`, and `filter`."""
         return [hit_document(hit) for hit in self._hits(query, k, kwargs)]
 
     def similarity_search_with_score(
@@ -133,7 +133,6 @@ class GeniusVectorStore(VectorStore):
     def _hits(self, query: str, k: int, options: Mapping[str, Any]) -> list[Hit]:
         """`filter` is a filter in words, as `where`, or a dict of values that metadata must have."""
         rest = {name: value for name, value in options.items() if name not in ("filter", "score_threshold")}
-        rest.setdefault("hybrid", False)  # a store's scores are similarities; words would be added to them
         chosen = options.get("filter")
         if chosen is not None:
             rest["where"] = chosen if isinstance(chosen, str) else equalities(chosen)
@@ -149,5 +148,5 @@ def hit_document(hit: Hit) -> Document:
 
 
 def _cosine_relevance(hit: Hit) -> float:
-    """A cosine as a number from 0 to 1; rounding may take it a little beyond 1."""
+    """A cosine as a number from 0 to 1."""
     return min(max((hit.score + 1) / 2, 0.0), 1.0)

@@ -25,9 +25,15 @@ class Similarities(NamedTuple):
     """Similarities of one sub-query: with the items it found, and with a sample of those it searched."""
 
     subquery: Subquery
-    similar: Floats  # (found,), in the order of the ranking
+    similar: Floats  # (found,), cosines in the order of the ranking
     sample: Floats  # (sampled,)
+    with_words: Floats | None = None  # (found,), what the order follows from, if not `similar`
     sure: Floats | None = None  # (found,), what confidence follows from, if not `similar`
+
+    @property
+    def ordered_by(self) -> Floats:
+        """What falls along the ranking: the similarity, with what words add to it."""
+        return self.similar if self.with_words is None else self.with_words
 
 
 def compare(view: PoolView, tables: Codebooks, query: EmbeddedSubquery, found: RankedItems) -> Similarities:
@@ -36,6 +42,7 @@ def compare(view: PoolView, tables: Codebooks, query: EmbeddedSubquery, found: R
         similar = _cosines(view.vectors(found.rows), query.phi)
     else:
         similar = tables.cosine(query.z, found.codes)
+    similar = np.minimum(similar, 1.0)  # rounding may take a cosine beyond it
     modality = query.subquery.modality
     searched = view.present if modality is None else [modality]
     samples = [_sample_similarity(view, tables, query, one) for one in searched]
@@ -44,7 +51,7 @@ def compare(view: PoolView, tables: Codebooks, query: EmbeddedSubquery, found: R
 
 def confidence_logits(calibration: Calibration, one: Similarities) -> Floats:
     """Log-odds that the items of a ranking are right; they never rise along it."""
-    logits = calibration.logits(one.subquery.have, one.subquery.modality, one.similar, one.sample)
+    logits = calibration.logits(one.subquery.have, one.subquery.modality, one.ordered_by, one.sample)
     return np.minimum.accumulate(logits)
 
 
@@ -61,7 +68,7 @@ def standardized(several: Sequence[Similarities]) -> list[Floats]:
     samples = {one.subquery.modality: one.sample for one in several if one.subquery.modality is not None}
     ground = backgrounds(samples)
     return [
-        ground[one.subquery.modality].standardize(one.similar)
+        ground[one.subquery.modality].standardize(one.ordered_by)
         for one in several
         if one.subquery.modality is not None
     ]

@@ -1,6 +1,6 @@
 """One ranking by vectors and by words together.
 
-An item that has words of the query counts as more similar than its vector says, by so many standard
+An item that has words of the query ranks as if it were more similar than its vector says, by so many standard
 deviations of the similarities with a sample of the items:
 
     3 s + 16 s^4,   s from 0 to 1 its score by words
@@ -8,7 +8,7 @@ deviations of the similarities with a sample of the items:
 so some of the words decide between items of about the same similarity, and an item that has all of them (a
 product number, the name of a file) comes first. The weights were chosen on validation data
 (benchmarks/words.py). Only the second term makes an answer more sure: with the first one, confidence was far
-above the share of right answers.
+above the share of right answers. The score of a hit remains the similarity of the vectors.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ def rank_with_words(
 ) -> tuple[RankedItems, Similarities]:
     """The ranking `found` by vectors, with the items that have words of the query, and their similarities.
 
+    The order is that of both together, the scores are the similarities.
     `least` is the least standard deviation that counts: a modality of a few items has hardly any of its own.
     """
     scores = dict(zip(words.rows.tolist(), words.scores.tolist(), strict=True))
@@ -69,11 +70,12 @@ def rank_with_words(
     deviation = max(_deviation(compared), least)
     by_words = np.array([scores.get(row, 0.0) for row in view.items_of(ordinals).tolist()], dtype=np.float32)
     sure = compared.similar + np.float32(deviation * weights.full) * by_words**4
-    similar = sure + np.float32(deviation * weights.share) * by_words
-    order = np.lexsort((ordinals, *codes.T[::-1], -similar))
+    with_words = sure + np.float32(deviation * weights.share) * by_words
+    order = np.lexsort((ordinals, *codes.T[::-1], -with_words))
     order = order[best_passages(view, ordinals[order])][:k]
-    best = RankedItems(ordinals[order], similar[order], codes[order], found.beams, found.leaves)
-    return best, compared._replace(similar=similar[order], sure=sure[order])
+    similar = compared.similar[order]
+    best = RankedItems(ordinals[order], similar, codes[order], found.beams, found.leaves)
+    return best, compared._replace(similar=similar, with_words=with_words[order], sure=sure[order])
 
 
 def best_passages(view: PoolView, ordinals: Ints) -> Ints:

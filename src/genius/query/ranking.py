@@ -71,7 +71,7 @@ def rank(
             compared = []
         else:
             compared = [compare(view, searcher.codebooks, *one) for one in zip(several, own, strict=True)]
-        parts = [_scored(view, one) for one in own]
+        parts = [_scored(view, one, options) for one in own]
         if calibration is None and len(own) < 2:
             best = [item for part in parts for item in part]
         else:
@@ -183,11 +183,13 @@ def _search_masked(
     return found
 
 
-def _scored(view: PoolView, found: RankedItems) -> list[ScoredRow]:
+def _scored(view: PoolView, found: RankedItems, options: SearchOptions) -> list[ScoredRow]:
     rows, items = view.rows(found.rows), view.items_of(found.rows)
+    # rounding may take a cosine beyond 1
+    scores = np.minimum(found.scores, 1.0) if options.by_similarity else found.scores
     return [
         ScoredRow(int(item), float(score), tuple(codes.tolist()), passage=int(row - item))
-        for item, row, score, codes in zip(items, rows, found.scores, found.codes, strict=True)
+        for item, row, score, codes in zip(items, rows, scores, found.codes, strict=True)
     ]
 
 

@@ -32,6 +32,11 @@ class SearchOptions:
     fusion: float = 0.0  # of the search score beside the similarity, when re-ranking
     fixed: bool | None = None  # use programs of fixed shape where possible; None: on a GPU
 
+    @property
+    def by_similarity(self) -> bool:
+        """Whether items are ranked by their cosine with the query alone."""
+        return self.rerank != "none" and self.fusion == 0.0
+
     def __post_init__(self) -> None:
         if self.method not in ("generate", "lookup", "both"):
             raise BadInput(f"unknown search {self.method!r}: use generate, lookup or both")

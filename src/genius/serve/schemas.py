@@ -162,7 +162,7 @@ class ItemResponse(BaseModel):
 class HitResponse(ItemResponse):
     """An item that was found."""
 
-    score: float = Field(description="What ranked it: by default the similarity of query and item.")
+    score: float = Field(description="Similarity of query and item; words count in the order only.")
     confidence: float | None = Field(
         description="How often such answers are right, from 0 to 1; null if the model is not calibrated."
     )

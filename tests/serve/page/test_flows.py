@@ -123,6 +123,15 @@ def test_how_sure_an_answer_is(page):
     assert page.text("#nearest") == "Nothing close was found; the nearest are:" and found[0] == "red"
 
 
+def test_the_similarity_is_shown_without_what_words_add(page, served):
+    found = page.search("t/cyan")
+    similar = {hit.id: hit.score for hit in served.engine.search("t/cyan", 31, hybrid=False)}
+    assert found[0] == "t/cyan" and similar["t/cyan"] < max(similar.values()) <= 1
+    page.press("#results .card:first-child .look")
+    how = page.one("#detail-how").get_property("textContent")
+    assert f"99 % sure · similarity {similar['t/cyan']:.3f}" in how
+
+
 def test_filters_and_facets(page):
     page.search("red")
     menu = "#facets details[data-field=tone]"
