@@ -81,11 +81,18 @@ def test_the_list_covers_what_the_paper_changes_and_leaves_out_what_the_recipe_h
         "9 levels of 1024 codes",
         "decoder of t5-small size",
         "beam 1",
+        "no fusion",
+        "items encoded greedily",
+        "query augmentation as released",
+        "targets around the item alone",
+        "targets of perplexity 12",
     } <= names
-    assert not {"9 levels of 256 codes", "decoder of mini size", "beam 50"} & names
+    assert not {"9 levels of 256 codes", "decoder of mini size", "beam 50", "small fusion"} & names
     published = {v.name for v in variants_of(load_recipe(RECIPES / "mbeir.toml"), beam=30)}
     assert {"9 levels of 256 codes", "decoder of mini size", "beam 50"} <= published
     assert not {"9 levels of 4096 codes", "decoder of t5-small size", "beam 30"} & published
+    greedy_and_hard = {"items encoded greedily", "hard targets", "query augmentation as released"}
+    assert not (greedy_and_hard | {"targets of perplexity 12", "no plain queries"}) & published
 
 
 def test_the_papers_effect_is_that_of_the_same_change():

@@ -69,15 +69,32 @@ def variants_of(recipe: Recipe, beam: int) -> list[Variant]:
         known = effect(decoders.get(preset), decoders.get(recipe.decoder.preset))
         name, override = f"decoder of {preset} size", f"decoder.preset={preset}"
         found.append(Variant(name, "supplement Table 5", (override,), known))
-    found += [
-        Variant("15 levels of 256 codes", "ours", ("quantizer.levels=15", "quantizer.codes=256")),
-        Variant("hard targets", "ours", ("decoder_training.targets=hard",)),
-        Variant("no fusion", "ours", ("quantizer.fusion=sum",)),
-    ]
+    found += [Variant(name, "ours", overrides) for name, overrides in _own_changes(recipe)]
     for width, values in beams.items():
         known = effect(values, beams.get(str(beam)))
         found.append(Variant(f"beam {width}", "supplement Table 4", (), known, int(width)))
     return [variant for variant in found if not _is_base(variant, recipe, beam)]
+
+
+def _own_changes(recipe: Recipe) -> list[tuple[str, tuple[str, ...]]]:
+    """Changes that the paper does not have: what our own recipes add to it, left out one by one."""
+    changes = [
+        ("15 levels of 256 codes", ("quantizer.levels=15", "quantizer.codes=256")),
+        ("no fusion", ("quantizer.fusion=sum",)),
+        ("small fusion", ("quantizer.fusion=small",)),
+        ("items encoded greedily", ("quantizer_training.encode_beam=1",)),
+        ("no refined codebooks", ("quantizer_training.refine_rounds=0",)),
+        ("hard targets", ("decoder_training.targets=hard",)),
+        ("query augmentation as released", ("decoder_training.augmentation=released",)),
+        ("no plain queries", ("decoder_training.plain=0.0",)),
+    ]
+    if recipe.decoder_training is not None and recipe.decoder_training.targets == "soft":
+        changes += [
+            ("targets around the item alone", ("decoder_training.toward_query=0.0",)),
+            ("targets with a fifth of the hard code", ("decoder_training.hard_share=0.2",)),
+            ("targets of perplexity 12", ("decoder_training.perplexity=12.0",)),
+        ]
+    return changes
 
 
 def _is_base(variant: Variant, recipe: Recipe, beam: int) -> bool:
