@@ -1,7 +1,7 @@
 # `genius serve` on a CPU, from the wheel. docs/deploy.md says how to build and run it.
-FROM python:3.12-slim AS build
+FROM python:3.12 AS build
 WORKDIR /build
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY src ./src
 COPY recipes ./recipes
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,7 +12,7 @@ Bools = NDArray[np.bool_]
 Floats = NDArray[np.float32]
 
 
-def top_k(scores: Floats, k: int, among: Ints | None = None) -> Ints:
+def top_k(scores: NDArray[Any], k: int, among: Ints | None = None) -> Ints:
     """Indices of the `k` largest scores, ascending; of equal scores the first ones win.
 
     `among` restricts the choice to these (ascending) indices. Selecting from all scores is slow, so most are

@@ -90,6 +90,12 @@ class SearchPlan:
         return self.fixed if large and segment.allowed is None else None
 
     @property
+    def by_cells(self) -> bool:
+        """Whether a lookup only chooses what is re-ranked: then it goes by cells (`genius.search.cells`)."""
+        replaced = self.rerank is not None and self.rerank.fusion == 0.0
+        return self.lookup is not None and self.decoder is None and self.lookup.stop is None and replaced
+
+    @property
     def fixed_reranks(self) -> bool:
         """Whether the scores of the program of fixed shape are those of the re-ranking."""
         if self.fixed is None or self.rerank is None:

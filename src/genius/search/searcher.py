@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from genius.errors import BadInput
 from genius.search.arrays import Bools, Floats
 from genius.search.candidates import Candidates
+from genius.search.cell_search import CellSearch
 from genius.search.codebooks import Codebooks
 from genius.search.decoder import combine, search_by_decoder
 from genius.search.lookup import CandidatesBySegment, search_by_lookup
@@ -85,8 +87,15 @@ class Searcher:
         segments = [s if mask is None else s.restricted(mask) for s in segments if s.trie.items]
         if not len(z) or not segments:
             return [RankedItems.none(len(self.codebooks.sizes)) for _ in z]
-        plan = plan_search(options, self.gpu)
-        found = self._candidates(segments, z, self._modality_mask(modalities, len(z)), plan)
+        plan, wanted = plan_search(options, self.gpu), self._modality_mask(modalities, len(z))
+        if plan.rerank is not None and plan.rerank.by == "vectors":
+            if phi is None or fetch is None:
+                raise BadInput("this pool has no vectors to re-rank by: use codes, or index it with vectors")
+            phi = np.ascontiguousarray(phi, dtype=np.float32)
+        if self._is_by_cells(segments, plan, len(z)):
+            ranked = [self.cells.search(segment, z, wanted, phi, fetch, plan) for segment in segments]
+            return [merge(parts, plan.k) for parts in zip(*ranked, strict=True)]
+        found = self._candidates(segments, z, wanted, plan)
         ranked = []
         for segment, candidates in zip(segments, found, strict=True):
             done = plan.fixed_reranks and plan.fixed_for(segment) is not None
@@ -94,6 +103,17 @@ class Searcher:
                 candidates = self._rerank(segment, candidates, z, phi, fetch, plan)
             ranked.append(rank(segment.trie, candidates, plan.k))
         return [merge(parts, plan.k) for parts in zip(*ranked, strict=True)]
+
+    @cached_property
+    def cells(self) -> CellSearch:
+        """Lookups that go by cells; made when first needed."""
+        return CellSearch(self.codebooks)
+
+    def _is_by_cells(self, segments: Sequence[TrieSegment], plan: SearchPlan, batch: int) -> bool:
+        """Whether all segments are searched by cells, on the CPU."""
+        if not plan.by_cells or plan.lookup is None or plan.lookup.device(batch, self.device) != "cpu":
+            return False
+        return all(plan.fixed_for(segment) is None and self.cells.suits(segment.trie) for segment in segments)
 
     def warm(self, segments: Sequence[TrieSegment], options: SearchOptions) -> None:
         """Record now what such searches will replay, for batches of any size; nothing to do on a CPU."""
@@ -195,12 +215,10 @@ class Searcher:
                 )
                 for own, query in zip(candidates, z, strict=True)
             ]
-        if phi is None or fetch is None:
-            raise BadInput("this pool has no vectors to re-rank by: use codes, or index it with vectors")
-        vectors = np.asarray(phi, dtype=np.float32)
+        assert phi is not None and fetch is not None
         return [
             rerank_by_vectors(segment.trie, own, query, fetch, rerank.fusion)
-            for own, query in zip(candidates, vectors, strict=True)
+            for own, query in zip(candidates, phi, strict=True)
         ]
 
     def _checked(self, segments: Sequence[TrieSegment], z: NDArray[Any]) -> Floats:

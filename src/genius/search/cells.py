@@ -1,0 +1,202 @@
+"""Lookup for a re-ranking: the items of the best cells, scored by the cosine of all their codes.
+
+A cell is a prefix of the first codes: 3 x 256 x 256 of them with `mini`. The beam is like that of
+`genius.search.lookup`, but prefixes and items are compared by cosine instead of inner product, as the
+re-ranking compares them. In a million items, a third of the items hold as many of the 10 nearest, and a sixth
+of the candidates.
+
+The lengths of all prefixes follow from the codebooks, those of items are computed when first needed.
+Everything is in whole numbers, so that any order of summation gives the same candidates:
+`genius.search.kernel` is this search compiled, and both agree in every bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import accumulate
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genius.search.arrays import Bools, Floats, Ints, ragged_ranges, top_k
+from genius.search.candidates import Candidates
+from genius.search.codebooks import Codebooks
+from genius.search.trie import ItemFilter, Trie
+
+MAX_CELLS = 1 << 18
+ITEMS_PER_CELL = 64  # in larger pools the beam of `lookup` goes below the cells
+UNITS = np.float32(1 << 16)  # of the longest possible sum of code vectors
+INVERSE_UNITS = np.float32(1 << 11)  # of its inverse
+MAX_INVERSE = np.float32(32767)
+SMALL = np.float32(127)
+
+Units = NDArray[np.int32]
+Inverses = NDArray[np.uint16]
+
+
+class CellCodebooks:
+    """The code vectors in whole numbers, and the inverse length of every prefix of up to `depth` codes."""
+
+    def __init__(self, codebooks: Codebooks) -> None:
+        self.codebooks, self.sizes, vectors = codebooks, codebooks.sizes, codebooks.vectors
+        self.depth = max(1, sum(cells <= MAX_CELLS for cells in accumulate(self.sizes, lambda a, b: a * b)))
+        lengths = np.linalg.norm(vectors, axis=1)
+        self.longest = np.float32(max(sum(float(lengths[level].max()) for level in codebooks.levels), 1e-6))
+        most = np.maximum(np.abs(vectors).max(1), np.float32(1e-12))
+        self.small = np.rint(vectors * (SMALL / most)[:, None]).astype(np.int8)  # (codes, dim)
+        self.factor = most / SMALL * (UNITS / self.longest)  # (codes,) float32
+
+    @property
+    def strides(self) -> list[int]:
+        """How many cells a prefix of 1, 2, … codes has."""
+        return [prod(self.sizes[level : self.depth]) for level in range(1, self.depth + 1)]
+
+    @cached_property
+    def prefix_inverse(self) -> list[Inverses]:
+        """For 1, 2, … codes the inverse length of each sum of code vectors, in the order of the codes."""
+        books = [self.codebooks.vectors[level] for level in self.codebooks.levels[: self.depth]]
+        found, sums, squares = [], np.zeros((1, self.codebooks.dim), np.float32), np.zeros(1, np.float32)
+        for level, book in enumerate(books):
+            products = sums @ book.T
+            squares = (squares[:, None] + 2 * products + np.vecdot(book, book)).ravel()
+            found.append(self.inverse(np.sqrt(np.maximum(squares, 0))))
+            if level < self.depth - 1:
+                sums = (sums[:, None] + book).reshape(-1, self.codebooks.dim)
+        return found
+
+    @cached_property
+    def _whole(self) -> NDArray[Any]:
+        """`small` in a type whose sums of products are exact."""
+        exact = self.codebooks.dim * int(SMALL) ** 2 < 1 << 24
+        return np.asarray(self.small, dtype=np.float32 if exact else np.float64)
+
+    def inverse(self, lengths: Floats) -> Inverses:
+        """Inverse lengths in units."""
+        units = np.rint(INVERSE_UNITS * self.longest / np.maximum(lengths, np.float32(1e-6)))
+        return np.clip(units, 1, MAX_INVERSE).astype(np.uint16)
+
+    def tables(self, z: Floats) -> list[Units]:
+        """The product of a query's direction with each code vector in units, one array per level."""
+        most = np.abs(z).max()
+        query = np.rint(z * (SMALL / most if most > 0 else np.float32(0)))
+        length = np.float32(np.sqrt(max(float(query.astype(np.float64) @ query), 1.0)))
+        products = (self._whole @ query.astype(self._whole.dtype)).astype(np.float32)
+        units = np.rint(products * self.factor / length).astype(np.int32)
+        return [units[level] for level in self.codebooks.levels]
+
+
+class Cells:
+    """The items of a trie by cell; it holds the trie's arrays, not the trie."""
+
+    def __init__(self, trie: Trie, books: CellCodebooks) -> None:
+        self.books, self.items, self.layout, self.records = books, trie.items, trie.layout, trie.records
+        self.tree_levels = trie.tree_levels
+        counts = np.zeros(prod(books.sizes[: books.depth]), dtype=np.int64)
+        for positions in np.array_split(np.arange(trie.items), 1 + trie.items // (1 << 20)):
+            codes = trie.codes(positions)[:, : books.depth].astype(np.int64)
+            cell = np.ravel_multi_index(tuple(codes.T), books.sizes[: books.depth])
+            counts += np.bincount(cell, minlength=len(counts))
+        self.start = np.append(0, np.cumsum(counts)).astype(np.int32)  # first position of each cell
+        self.filled = np.flatnonzero(counts).astype(np.int32)  # cells with items
+        per_prefix = [counts.reshape(-1, stride).sum(1) for stride in books.strides]
+        self.prefix_inverse = [  # of each prefix; 0 where it has no items
+            np.where(count > 0, inverse, np.uint16(0))
+            for inverse, count in zip(books.prefix_inverse, per_prefix, strict=True)
+        ]
+        self.inverse = np.zeros(trie.items, dtype=np.uint16)  # inverse length of each item; 0: not known yet
+
+    @classmethod
+    def suit(cls, trie: Trie, books: CellCodebooks) -> bool:
+        """Whether the items of a trie can be searched by cells."""
+        cells = prod(books.sizes[: books.depth])
+        return (
+            trie.tree_levels <= books.depth
+            and trie.layout.high_bits == 0
+            and trie.items <= ITEMS_PER_CELL * max(cells, 1 << 14)
+        )
+
+    def learn_lengths(self, trie: Trie, positions: Ints) -> None:
+        """Compute the lengths of items that are not known yet."""
+        unknown = positions[self.inverse[positions] == 0]
+        if len(unknown):
+            lengths = self.books.codebooks.lengths(trie.codes(unknown))
+            self.inverse[unknown] = self.books.inverse(lengths)
+
+
+def parents_kept(beam: int) -> int:
+    """How many prefixes are kept at each level above the cells: the best cells are under few of them."""
+    return max(beam // 8, 64)
+
+
+def cell_candidates(
+    trie: Trie,
+    cells: Cells,
+    z: Floats,
+    beam: int,
+    *,
+    leaves: int,
+    limit: int,
+    modalities: Bools | None = None,
+    allowed: ItemFilter | None = None,
+) -> Candidates:
+    """The `limit` items with the largest cosine, of those under the `beam` best prefixes.
+
+    The beam ends at the cells or as soon as it holds no more than `leaves` items. If the cells have more, the
+    best of them are taken until there are so many.
+    """
+    books = cells.books
+    tables = books.tables(z)
+    prefixes, sums = np.zeros(1, np.int64), np.zeros(1, np.int32)
+    for level, stride in enumerate(books.strides):
+        sums = (sums[:, None] + tables[level]).ravel()
+        prefixes = (prefixes[:, None] * books.sizes[level] + np.arange(books.sizes[level])).ravel()
+        count = _items(cells.start[prefixes * stride], cells.start[(prefixes + 1) * stride], allowed)
+        if level == 0 and modalities is not None:
+            count = np.where(modalities, count, 0)
+        scores = sums * cells.prefix_inverse[level].take(prefixes)
+        kept = top_k(scores, beam if stride == 1 else parents_kept(beam), np.flatnonzero(count))
+        prefixes, sums, scores, count = prefixes[kept], sums[kept], scores[kept], count[kept]
+        if count.sum() <= leaves:
+            break
+    if count.sum() > leaves:
+        order = np.argsort(-scores, kind="stable")
+        kept = np.sort(order[np.cumsum(count[order]) - count[order] < leaves])
+        prefixes, count = prefixes[kept], count[kept]
+    found = _cells_of(cells, prefixes, stride)
+    start, end = cells.start[found].astype(np.int64), cells.start[found + 1].astype(np.int64)
+    if allowed is None:
+        counts = end - start
+        positions = ragged_ranges(start, counts)
+    else:
+        positions, counts = allowed.within(start, end)
+    total = np.repeat(_sums(tables[: books.depth], found, books.sizes), counts)
+    records = cells.records.take(positions, axis=0)
+    for level in range(books.depth, len(tables)):
+        total += tables[level].take(cells.layout.code(records, level - cells.tree_levels))
+    cells.learn_lengths(trie, positions)
+    scores = total * cells.inverse.take(positions)
+    best = top_k(scores, limit)
+    return Candidates(positions[best], scores[best].astype(np.float32), len(prefixes), int(count.sum()))
+
+
+def _items(start: NDArray[Any], end: NDArray[Any], allowed: ItemFilter | None) -> Ints:
+    """How many (allowed) items ranges of positions have."""
+    return (end - start).astype(np.int64) if allowed is None else allowed.count(start, end)
+
+
+def _cells_of(cells: Cells, prefixes: Ints, stride: int) -> Ints:
+    """The cells with items under prefixes of `stride` cells each."""
+    if stride == 1:
+        return prefixes
+    first = np.searchsorted(cells.filled, prefixes * stride)
+    last = np.searchsorted(cells.filled, (prefixes + 1) * stride)
+    return cells.filled[ragged_ranges(first, last - first)].astype(np.int64)
+
+
+def _sums(tables: Sequence[Units], found: Ints, sizes: Sequence[int]) -> Units:
+    """What the tables say of all codes of each cell."""
+    codes = np.unravel_index(found, sizes[: len(tables)])
+    return np.asarray(sum(table.take(code) for table, code in zip(tables, codes, strict=True)))

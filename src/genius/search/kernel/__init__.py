@@ -1,0 +1,193 @@
+"""The compiled form of `genius.search.cells` and of the re-ranking after it: kernel.c, called through ctypes.
+
+The library is built when the package is installed, where there is a C compiler (`hatch_build.py`); without it
+everything works in NumPy. `GENIUS_KERNEL=numpy` does so where it is there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import c_int32, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genius.search.arrays import Bools, Floats, Ints
+from genius.search.candidates import Candidates
+from genius.search.cells import Cells, parents_kept
+from genius.search.kernel.build import LIBRARY
+from genius.search.rank import RankedItems
+from genius.search.trie import ItemFilter, Trie
+
+VERSION = 1  # of kernel.c: a library that was built from another one is not used
+LEARNED_AT_ONCE = 1 << 14  # items whose lengths are computed together
+UNKNOWN_LENGTHS, NO_MEMORY, NO_VECTOR = -1, -2, -3
+
+
+class _Pool(ctypes.Structure):
+    """`Pool` of kernel.c."""
+
+    _fields_ = (
+        ("items", c_int64),
+        *((name, c_int32) for name in ("levels", "depth", "width", "code_at", "row_at", "row_bytes")),
+        *((name, c_int32) for name in ("dim", "codes")),
+        *((name, c_void_p) for name in ("sizes", "records", "start", "filled", "filled_start")),
+        ("filled_cells", c_int64),
+        *((name, c_void_p) for name in ("inverse", "prefix_inverse", "small", "factor", "vectors")),
+    )
+
+
+class _Request(ctypes.Structure):
+    """`Request` of kernel.c."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("beam", "parents", "leaves", "limit", "room")),
+        *((name, c_void_p) for name in ("modalities", "mask", "count_before", "listed")),
+        *((name, c_void_p) for name in ("z", "phi", "vectors")),
+        *((name, c_int64) for name in ("rows", "dim", "k")),
+    )
+
+
+class _Seen(ctypes.Structure):
+    """`Seen` of kernel.c."""
+
+    _fields_ = tuple((name, c_int64) for name in ("beams", "leaves", "unknown"))
+
+
+@cache
+def load_kernel(file: Path = LIBRARY) -> ctypes.CDLL | None:
+    """The compiled library, or None where it was not built."""
+    if os.environ.get("GENIUS_KERNEL") == "numpy" or not file.exists():
+        return None
+    try:
+        library = ctypes.CDLL(str(file))
+    except OSError:  # built for another system
+        return None
+    library.genius_candidates.restype = library.genius_search.restype = c_int64
+    return library if library.genius_kernel_version() == VERSION else None
+
+
+class CompiledCells:
+    """The cells of a trie as the library takes them."""
+
+    def __init__(self, library: ctypes.CDLL, cells: Cells) -> None:
+        self.library, self.cells = library, cells
+        books, layout = cells.books, cells.layout
+        arrays = {
+            "sizes": np.array(books.sizes, dtype=np.int32),
+            "records": np.ascontiguousarray(cells.records),
+            "start": cells.start,
+            "filled": cells.filled,
+            "filled_start": np.append(cells.start[cells.filled], np.int32(cells.items)),
+            "inverse": cells.inverse,
+            "prefix_inverse": np.array([array.ctypes.data for array in cells.prefix_inverse], dtype=np.uintp),
+            "small": books.small,
+            "factor": books.factor,
+            "vectors": books.codebooks.vectors,
+        }
+        self._arrays = arrays  # the library has pointers to these
+        self._pool = _Pool(
+            items=cells.items,
+            levels=len(books.sizes),
+            depth=books.depth,
+            width=layout.width,
+            code_at=books.depth - cells.tree_levels,
+            row_at=layout.below + layout.high_bytes,
+            row_bytes=layout.row_bytes,
+            dim=books.codebooks.dim,
+            codes=len(books.small),
+            filled_cells=len(cells.filled),
+            **{name: array.ctypes.data for name, array in arrays.items()},
+        )
+
+    def candidates(
+        self,
+        trie: Trie,
+        z: Floats,
+        beam: int,
+        *,
+        leaves: int,
+        limit: int,
+        modalities: Bools | None = None,
+        allowed: ItemFilter | None = None,
+    ) -> Candidates:
+        """`genius.search.cells:cell_candidates`; positions only, all scores are 0."""
+        request, kept = self._request(z, beam, leaves, limit, modalities, allowed)
+        found, seen = np.empty(request.limit, dtype=np.int64), _Seen()
+        count = self._call(self.library.genius_candidates, trie, request, found, seen)
+        del kept
+        return Candidates(np.sort(found[:count]), np.zeros(count, np.float32), seen.beams, seen.leaves)
+
+    def search(
+        self,
+        trie: Trie,
+        z: Floats,
+        beam: int,
+        *,
+        leaves: int,
+        limit: int,
+        k: int,
+        modalities: Bools | None = None,
+        allowed: ItemFilter | None = None,
+        phi: Floats | None = None,
+        vectors: NDArray[np.float16] | None = None,
+    ) -> RankedItems:
+        """The `k` best candidates, best first: by <phi, vector> if `vectors` are given, else by codes."""
+        request, kept = self._request(z, beam, leaves, limit, modalities, allowed)
+        if vectors is not None and phi is not None:
+            request.phi, request.vectors = phi.ctypes.data, vectors.ctypes.data
+            request.rows, request.dim = vectors.shape
+        request.k, levels, seen = k, self._pool.levels, _Seen()
+        ends = np.cumsum([8 * (request.limit + k), 8 * k, 4 * k, 2 * k * levels])
+        out = np.empty(-(-int(ends[-1]) // 8), dtype=np.int64)
+        count = self._call(self.library.genius_search, trie, request, out, seen)
+        del kept
+        if count == NO_VECTOR:
+            raise IndexError(f"there are vectors of {request.rows} items only")
+        rows, scores, codes = np.split(out.view(np.uint8)[: ends[-1]], ends[:-1])[1:]
+        return RankedItems(
+            rows.view(np.int64)[:count],
+            scores.view(np.float32)[:count],
+            codes.view(np.uint16).reshape(k, levels)[:count],
+            seen.beams,
+            seen.leaves,
+        )
+
+    def _request(
+        self,
+        z: Floats,
+        beam: int,
+        leaves: int,
+        limit: int,
+        modalities: Bools | None,
+        allowed: ItemFilter | None,
+    ) -> tuple[_Request, Any]:
+        """The request, and what has to live as long as it is used."""
+        limit = min(limit, self.cells.items)
+        request = _Request(min(beam, self.cells.items), parents_kept(beam), leaves, limit, limit)
+        request.z = z.ctypes.data
+        if modalities is not None:
+            modalities = np.ascontiguousarray(modalities)
+            request.modalities = modalities.ctypes.data
+        if allowed is not None:
+            request.mask, request.count_before = allowed.mask.ctypes.data, allowed.count_before.ctypes.data
+            if allowed.positions is not None:
+                request.listed = allowed.positions.ctypes.data
+        return request, (z, modalities, allowed)
+
+    def _call(self, function: Any, trie: Trie, request: _Request, out: Ints, seen: _Seen) -> int:
+        """Call it; lengths of items that it does not know are computed first."""
+        before, after = (ctypes.byref(self._pool), ctypes.byref(request)), ctypes.byref(seen)
+        while (count := int(function(*before, c_void_p(out.ctypes.data), after))) == UNKNOWN_LENGTHS:
+            room, request.room = request.room, LEARNED_AT_ONCE
+            unknown = np.empty(LEARNED_AT_ONCE, dtype=np.int64)
+            self.library.genius_candidates(*before, c_void_p(unknown.ctypes.data), after)
+            self.cells.learn_lengths(trie, unknown[: seen.unknown])
+            request.room = room
+        if count == NO_MEMORY:
+            raise MemoryError("no memory for a search")
+        return count
