@@ -37,7 +37,8 @@ class _Pool(ctypes.Structure):
         *((name, c_int32) for name in ("dim", "codes")),
         *((name, c_void_p) for name in ("sizes", "records", "start", "filled", "filled_start")),
         ("filled_cells", c_int64),
-        *((name, c_void_p) for name in ("inverse", "prefix_inverse", "small", "factor", "vectors")),
+        *((name, c_void_p) for name in ("inverse", "prefix_inverse", "small", "small_sums")),
+        *((name, c_void_p) for name in ("factor", "vectors")),
     )
 
 
@@ -86,13 +87,15 @@ class CompiledCells:
             "inverse": cells.inverse,
             "prefix_inverse": np.array([array.ctypes.data for array in cells.prefix_inverse], dtype=np.uintp),
             "small": books.small,
+            "small_sums": books.small.sum(1, dtype=np.int32),
             "factor": books.factor,
             "vectors": books.codebooks.vectors,
         }
         self._arrays = arrays  # the library has pointers to these
+        self._levels = len(books.sizes)
         self._pool = _Pool(
             items=cells.items,
-            levels=len(books.sizes),
+            levels=self._levels,
             depth=books.depth,
             width=layout.width,
             code_at=books.depth - cells.tree_levels,
@@ -141,18 +144,18 @@ class CompiledCells:
         if vectors is not None and phi is not None:
             request.phi, request.vectors = phi.ctypes.data, vectors.ctypes.data
             request.rows, request.dim = vectors.shape
-        request.k, levels, seen = k, self._pool.levels, _Seen()
-        ends = np.cumsum([8 * (request.limit + k), 8 * k, 4 * k, 2 * k * levels])
-        out = np.empty(-(-int(ends[-1]) // 8), dtype=np.int64)
+        request.k, levels, seen = k, self._levels, _Seen()
+        first = request.limit + k  # after the positions: rows, scores and codes, see kernel.c
+        out = np.empty(first + k + (k + 1) // 2 + (k * levels + 3) // 4 + 1, dtype=np.int64)
         count = self._call(self.library.genius_search, trie, request, out, seen)
         del kept
         if count == NO_VECTOR:
             raise IndexError(f"there are vectors of {request.rows} items only")
-        rows, scores, codes = np.split(out.view(np.uint8)[: ends[-1]], ends[:-1])[1:]
+        rest = out[first + k :].view(np.uint16)
         return RankedItems(
-            rows.view(np.int64)[:count],
-            scores.view(np.float32)[:count],
-            codes.view(np.uint16).reshape(k, levels)[:count],
+            out[first : first + count],
+            rest[: 2 * count].view(np.float32),
+            rest[2 * k : 2 * k + count * levels].reshape(count, levels),
             seen.beams,
             seen.leaves,
         )

@@ -17,6 +17,7 @@ enum { UNKNOWN_LENGTHS = -1, NO_MEMORY = -2, NO_VECTOR = -3 };
 
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__linux__)
 #define FAST __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#define VNNI __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,prefer-vector-width=512")))
 #else
 #define FAST
 #endif
@@ -35,6 +36,7 @@ typedef struct {
     uint16_t *inverse;               /* (items,) inverse length of each item, 0 where not known yet */
     const uint16_t *const *prefix_inverse; /* (depth,) of all prefixes of 1, 2, ... codes; 0: no items */
     const int8_t *small;             /* (codes, dim) code vectors in whole numbers */
+    const int32_t *small_sums;       /* (codes,) their sums */
     const float *factor;             /* (codes,) what makes their products multiples of one unit */
     const float *vectors;            /* (codes, dim) code vectors */
 } Pool;
@@ -65,27 +67,28 @@ INLINE int64_t key_of(int64_t score, int64_t index) { return score * ((int64_t)1
 INLINE int64_t index_of(int64_t key) { return 0xFFFFFFFFLL - (key & 0xFFFFFFFFLL); }
 INLINE int64_t score_of(int64_t key) { return key >> 32; }
 
-/* Puts the `k` largest first; returns the least of them. */
+/* Puts the `k` largest first; returns the least of them. No two keys are equal. The loop has no branch that
+   depends on the keys: a processor would guess every second one wrong. */
 static int64_t select_largest(int64_t *keys, int64_t n, int64_t k) {
-    int64_t low = 0, high = n - 1, want = k - 1;
-    while (low < high) {
-        int64_t a = keys[low], b = keys[(low + high) / 2], c = keys[high];
-        int64_t pivot = a > b ? (b > c ? b : (a > c ? c : a)) : (a > c ? a : (b > c ? c : b));
-        int64_t i = low, j = high;
-        while (i <= j) {
-            while (keys[i] > pivot) i++;
-            while (keys[j] < pivot) j--;
-            if (i <= j) {
-                int64_t other = keys[i];
-                keys[i++] = keys[j];
-                keys[j--] = other;
-            }
+    int64_t low = 0, high = n;
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2, a = keys[low], b = keys[middle], c = keys[high - 1];
+        int64_t at = a > b ? (b > c ? middle : (a > c ? high - 1 : low)) : (a > c ? low : (b > c ? high - 1 : middle));
+        int64_t pivot = keys[at], end = low + 1; /* keys above the pivot are in low + 1 ... end - 1 */
+        keys[at] = keys[low];
+        for (int64_t i = end; i < high; i++) {
+            int64_t key = keys[i];
+            keys[i] = keys[end];
+            keys[end] = key;
+            end += key > pivot;
         }
-        if (want <= j) high = j;
-        else if (want >= i) low = i;
-        else break;
+        keys[low] = keys[end - 1];
+        keys[end - 1] = pivot;
+        if (end == k) break;
+        if (end > k) high = end - 1;
+        else low = end;
     }
-    return keys[want];
+    return keys[k - 1];
 }
 
 static int descending(const void *a, const void *b) {
@@ -143,21 +146,41 @@ FAST static void products8(const int8_t *books, const int16_t *query, int64_t co
     }
 }
 
+#ifdef VNNI
+/* The same where there are instructions for products of bytes, of which one is unsigned: the query's, + 128. */
+VNNI static void products_of_bytes(const int8_t *books, const int32_t *book_sums, const uint8_t *query,
+                                   int64_t codes, int64_t dim, int32_t *out) {
+    for (int64_t code = 0; code < codes; code++) {
+        const int8_t *book = books + code * dim;
+        int32_t sum = 0;
+        for (int64_t d = 0; d < dim; d++) sum += (int32_t)book[d] * (int32_t)query[d];
+        out[code] = sum - 128 * book_sums[code];
+    }
+}
+#endif
+
 FAST static void to_units(const float *factor, float length, int64_t codes, int32_t *out) {
     for (int64_t code = 0; code < codes; code++)
         out[code] = (int32_t)rintf((float)out[code] * factor[code] / length);
 }
 
 static void tables_of(const Pool *pool, const float *z, int16_t *query, int32_t *out) {
+    int64_t dim = pool->dim, square = 0;
     float most = 0;
-    for (int64_t d = 0; d < pool->dim; d++) most = fabsf(z[d]) > most ? fabsf(z[d]) : most;
+    for (int64_t d = 0; d < dim; d++) most = fabsf(z[d]) > most ? fabsf(z[d]) : most;
     float scale = most > 0 ? 127.0f / most : 0.0f;
-    int64_t square = 0;
-    for (int64_t d = 0; d < pool->dim; d++) {
+    for (int64_t d = 0; d < dim; d++) {
         query[d] = (int16_t)rintf(z[d] * scale);
-        square += (int64_t)query[d] * query[d];
+        square += (int32_t)query[d] * query[d];
     }
-    products8(pool->small, query, pool->codes, pool->dim, out);
+#ifdef VNNI
+    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vl")) {
+        uint8_t *bytes = (uint8_t *)(query + dim);
+        for (int64_t d = 0; d < dim; d++) bytes[d] = (uint8_t)(query[d] + 128);
+        products_of_bytes(pool->small, pool->small_sums, bytes, pool->codes, dim, out);
+    } else
+#endif
+        products8(pool->small, query, pool->codes, dim, out);
     to_units(pool->factor, square ? (float)sqrt((double)square) : 1.0f, pool->codes, out);
 }
 
@@ -222,7 +245,7 @@ INLINE void add_group(const Pool *pool, const Request *request, const int32_t *t
 }
 
 /* The best children of the `parents`, which have `level` codes and these sums. */
-static void expand(const Pool *pool, const Request *request, const int32_t *table, int64_t level, int64_t stride,
+static __attribute__((noinline)) void expand(const Pool *pool, const Request *request, const int32_t *table, int64_t level, int64_t stride,
                    const int64_t *parents, const int64_t *sums, int64_t count, int32_t *groups, Best *best) {
     int64_t size = pool->sizes[level], all = count * LANES;
     int32_t *listed = groups + all;
@@ -346,7 +369,7 @@ int64_t genius_candidates(const Pool *pool, const Request *request, int64_t *fou
     int64_t most = widest > request->limit ? widest : request->limit;
     int64_t room = 2 * most + 256, groups_room = 2 * LANES * widest;
     char *at = claim(sizeof(int64_t) * 3 * room + sizeof(void *) * levels
-                     + sizeof(int32_t) * (groups_room + pool->codes) + sizeof(int16_t) * pool->dim);
+                     + sizeof(int32_t) * (groups_room + pool->codes) + (sizeof(int16_t) + 1) * pool->dim);
     if (!at) return NO_MEMORY;
     int64_t *keys = (int64_t *)at, *kept = keys + room, *sums = kept + room;
     const int32_t **tables = (const int32_t **)(sums + room);
