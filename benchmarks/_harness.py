@@ -35,7 +35,7 @@ FOLDERS = {
     "--features": "FEATURES",
     "--towers": "TOWERS",
 }  # option: what stands for its value in a command
-LIBRARIES = ("faiss", "transformers", "ray", "PIL")
+LIBRARIES = ("faiss", "onnxruntime", "transformers", "ray", "PIL")
 Call = Callable[[int], Any]  # number of the repetition
 
 
