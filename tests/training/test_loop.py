@@ -65,6 +65,22 @@ def test_a_resumed_run_gives_the_losses_and_weights_of_one_left_alone(tmp_path, 
     assert losses(tmp_path / "a")[-1][1] < losses(tmp_path / "a")[0][1] / 2
 
 
+def test_a_run_may_be_checked_more_or_less_often_when_it_is_resumed(tmp_path):
+    module, step = regression()
+    alone = run("toy", module, step, PLAN, folder=tmp_path / "a", seed=1, show=False)
+    other, step = regression()
+    often = PLAN.model_copy(update={"check_every": 2})
+    with pytest.raises(Killed):
+        run("toy", other, killed_at(step, 5), often, folder=tmp_path / "b", seed=1, show=False)
+    other, step = regression(seed=99)
+    assert run("toy", other, step, PLAN, folder=tmp_path / "b", seed=1, show=False).steps == alone.steps
+    for mine, theirs in zip(module.parameters(), other.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    faster = PLAN.model_copy(update={"rate": 2 * PLAN.rate})
+    with pytest.raises(BadInput, match="another rate"):
+        run("toy", other, step, faster, folder=tmp_path / "b", seed=1, show=False)
+
+
 def test_a_finished_run_is_not_run_again(tmp_path):
     module, step = regression()
     first = run("toy", module, step, PLAN, folder=tmp_path, seed=1, show=False)

@@ -67,6 +67,19 @@ class SplitImages:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class SplitTexts:
+    """The token ids of the texts of both splits, on the device."""
+
+    train: TokenTable
+    val: TokenTable
+
+    @classmethod
+    def of(cls, encoder: Trainable, splits: Splits, device: torch.device) -> SplitTexts:
+        """Tokenize all texts."""
+        return cls(*(TokenTable(split.texts, encoder, device) for split in (splits.train, splits.val)))
+
+
 def validator(
     encoder: AnyTrainable, data: TrainingSet, device: torch.device, images: ImageTable | None = None
 ) -> Callable[[], Mapping[str, float]]:
@@ -83,6 +96,7 @@ class DistillationResult:
 
     teacher: Callable[[Tensor], Tensor]  # pixels to vectors in the shared space
     images: SplitImages
+    texts: SplitTexts
 
 
 def distil_mini(
@@ -107,24 +121,24 @@ def distil_mini(
     clip_val = in_chunks(lambda rows: teacher(images.val[rows]), len(images.val), device)
 
     aligned = distill.Aligned(encoder.module.text).to(device)
-    tokens = TokenTable(splits.val.texts, encoder, device)
+    texts = SplitTexts.of(encoder, splits, device)
 
     def embed_by_teacher(image_rows: Tensor, text_rows: Tensor) -> Tensor:
         return fuse_towers(
             image_rows,
             text_rows,
             lambda rows: aligned.map(clip_val[rows]),
-            lambda rows: encoder.text_vectors(tokens[rows]),
+            lambda rows: encoder.text_vectors(texts.val[rows]),
         )
 
     distill.align_text(
-        aligned, encoder, clip_train, splits.train, table.alignment,
+        aligned, texts.train, clip_train, splits.train, table.alignment,
         folder=folder / "alignment", seed=seed, balance=balance, body_rate=table.body_rate,
         validate=lambda: hit_rates(splits.val, embed_by_teacher, device),
     )  # fmt: skip
 
     aligned.eval().requires_grad_(False)
-    val_texts = in_chunks(lambda rows: encoder.text_vectors(tokens[rows]), len(splits.val.texts), device)
+    val_texts = in_chunks(lambda rows: encoder.text_vectors(texts.val[rows]), len(splits.val.texts), device)
 
     def embed_by_student(image_rows: Tensor, text_rows: Tensor) -> Tensor:
         return fuse_towers(
@@ -143,7 +157,7 @@ def distil_mini(
     )  # fmt: skip
     aligned.fold_into(encoder.module.image)
     encoder.module.requires_grad_(True)
-    return DistillationResult(lambda pixels: aligned.map(teacher(pixels)), images)
+    return DistillationResult(lambda pixels: aligned.map(teacher(pixels)), images, texts)
 
 
 def train_stage(
@@ -156,12 +170,16 @@ def train_stage(
     seed: int,
     device: torch.device,
     teacher: Callable[[Tensor], Tensor] | None = None,
+    texts: SplitTexts | None = None,
 ) -> TrainingResult:
-    """Eq. 2 with the values of the recipe's `encoder_training`; the best weights on val are kept."""
+    """Eq. 2 with the values of the recipe's `encoder_training`; the best weights on val are kept.
+
+    `texts`, if they are tokenized already, are not tokenized again above a frozen image tower.
+    """
     if table.frozen != "none":
         if table.learned_temperature or not table.symmetric:
             raise BadInput("frozen towers: heads know no learned_temperature and no symmetric = false")
-        return _train_heads(encoder, table, splits, images, folder, seed, teacher)
+        return _train_heads(encoder, table, splits, images, folder, seed, teacher, texts)
     return train_encoder(
         encoder, splits.train, images.train, table.optimiser, folder=folder / "encoder", seed=seed,
         device=device, temperature=table.temperature, learned_temperature=table.learned_temperature,
@@ -180,6 +198,7 @@ def _train_heads(
     folder: Path,
     seed: int,
     teacher: Callable[[Tensor], Tensor] | None,
+    texts: SplitTexts | None,
 ) -> TrainingResult:
     """Train above frozen towers: the heads, and with `frozen = "image"` all of the text tower."""
     if not isinstance(encoder, MiniEncoder):
@@ -194,9 +213,13 @@ def _train_heads(
     )
     val_images = _image_features(encoder, images.val, kept, 0, options, seed)
     whole = table.frozen == "image"
-    train_texts, val_texts = (
-        _text_tower(encoder, split.texts, None if whole else kept) for split in (splits.train, splits.val)
-    )
+    if whole:
+        tokens = texts or SplitTexts.of(encoder, splits, device)
+        train_texts, val_texts = (_text_tower(encoder, split) for split in (tokens.train, tokens.val))
+    else:
+        train_texts, val_texts = (
+            _text_features(encoder, split.texts, kept) for split in (splits.train, splits.val)
+        )
     near = None
     if teacher is not None and table.teacher_weight:
         wanted = in_chunks(lambda rows: teacher(images.train[rows].to(device)), len(images.train), device)
@@ -230,11 +253,13 @@ def _image_features(
     return torch.from_numpy(stored).float().to(encoder.device)
 
 
-def _text_tower(encoder: MiniEncoder, texts: Sequence[str], folder: Path | None) -> Tower:
-    """Text rows to features: computed once and cached in `folder`, or by the tower each time without one."""
-    if folder is None:
-        tokens = TokenTable(texts, encoder, encoder.device)
-        return lambda rows: encoder.module.text.features(tokens[rows])
+def _text_tower(encoder: MiniEncoder, tokens: TokenTable) -> Tower:
+    """Text rows to features, by the tower each time."""
+    return lambda rows: encoder.module.text.features(tokens[rows])
+
+
+def _text_features(encoder: MiniEncoder, texts: Sequence[str], folder: Path) -> Tower:
+    """Text rows to features, computed once and cached in `folder`."""
     tower = fingerprint_tensors(encoder.module.text.state_dict())
     stored = cached(
         folder / content_name("texts", tower, texts), texts, TEXTS_AT_ONCE,

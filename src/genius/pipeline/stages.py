@@ -127,7 +127,7 @@ def _encoder(recipe: Recipe, folder: Path, device: torch.device) -> None:
     table = recipe.encoder_training
     splits = Splits(_data(recipe, "train"), _data(recipe, "val"))
     encoder = _initial_encoder(recipe, device)
-    teacher, images = None, None
+    teacher, images, texts = None, None, None
     if recipe.distillation is not None:
         assert isinstance(encoder, mini.MiniEncoder)  # `_stages_to_train` refuses others
         balance = 1.0 if table is None else table.balance
@@ -135,13 +135,14 @@ def _encoder(recipe: Recipe, folder: Path, device: torch.device) -> None:
             encoder, recipe.distillation, splits,
             balance=balance, folder=folder, seed=recipe.seed, device=device,
         )  # fmt: skip
-        images = distilled.images
+        images, texts = distilled.images, distilled.texts
         teacher = distilled.teacher if table is not None and table.teacher_weight else None
     if images is None:
         images = SplitImages.of(encoder, splits, device, resident=table is not None and table.resident)
     if table is not None:
         train_stage(
-            encoder, table, splits, images, folder=folder, seed=recipe.seed, device=device, teacher=teacher,
+            encoder, table, splits, images,
+            folder=folder, seed=recipe.seed, device=device, teacher=teacher, texts=texts,
         )  # fmt: skip
     if distributed.is_main():
         for part in (images.train, images.val):

@@ -199,7 +199,7 @@ def _validated(module: nn.Module, validate: Validate) -> dict[str, float]:
 
 def _identity(config: OptimiserConfig, seed: int, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The values that must be the same for a run to be resumed, as JSON stores them."""
-    values = {k: v for k, v in config.model_dump().items() if k != "compile"}
+    values = {k: v for k, v in config.model_dump().items() if k not in ("compile", "check_every")}
     identity: dict[str, Any] = json.loads(json.dumps({**values, "seed": seed, **settings}))
     return identity
 

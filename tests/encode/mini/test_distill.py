@@ -19,6 +19,7 @@ from genius.data.training_set import TrainingSet, read_training_set
 from genius.encode.images import ImageTable
 from genius.encode.mini import distill
 from genius.encode.mini.teacher import ClipTeacher, clip_weights, imagenet_weights, member, minilm_weights
+from genius.encode.train import TokenTable
 from genius.errors import BadInput, ModelMismatch
 from genius.training.log import read_log
 
@@ -63,8 +64,9 @@ def test_the_text_tower_is_aligned_to_the_teacher(encoder, train: TrainingSet, t
     vector = clip_vectors[:1]
     assert torch.equal(aligned.map(vector), vector)  # it starts as CLIP's own space
     image, text = weights(encoder.module.image), weights(encoder.module.text)
+    tokens = TokenTable(train.texts, encoder, CPU)
     distill.align_text(
-        aligned, encoder, clip_vectors, train, OptimiserConfig(steps=16, batch=48, rate=1e-3, check_every=4),
+        aligned, tokens, clip_vectors, train, OptimiserConfig(steps=16, batch=48, rate=1e-3, check_every=4),
         folder=tmp_path, seed=0, balance=1.0, body_rate=1.0, temperature=0.05,
     )  # fmt: skip
     assert losses(tmp_path)[-1] < 0.8 * losses(tmp_path)[0]
@@ -72,7 +74,7 @@ def test_the_text_tower_is_aligned_to_the_teacher(encoder, train: TrainingSet, t
     assert not moved(encoder.module.image, image)
     with pytest.raises(BadInput, match="another balance, body_rate"):
         distill.align_text(
-            aligned, encoder, clip_vectors, train,
+            aligned, tokens, clip_vectors, train,
             OptimiserConfig(steps=16, batch=48, rate=1e-3, check_every=4),
             folder=tmp_path, seed=0, balance=0.5, body_rate=0.5, temperature=0.05,
         )  # fmt: skip

@@ -90,7 +90,7 @@ class CentredTeacher:
 
 def align_text(
     aligned: Aligned,
-    encoder: MiniEncoder,
+    texts: TokenTable,
     clip_vectors: Tensor,
     data: TrainingSet,
     config: OptimiserConfig,
@@ -104,11 +104,9 @@ def align_text(
 ) -> TrainingResult:
     """Train the text tower and the map on CLIP's vectors (images of `data`, dim) by eq. 2.
 
-    `body_rate` is the factor on the rate of the text tower below its head.
+    `texts` are those of `data`; `body_rate` is the factor on the rate of the text tower below its head.
     """
-    device = encoder.device
-    texts = TokenTable(data.texts, encoder, device)
-    pairs = rows_of(data).to(device).balanced(balance)
+    pairs = rows_of(data).to(clip_vectors.device).balanced(balance)
 
     def embed(image_rows: Tensor, text_rows: Tensor) -> Tensor:
         return fuse_towers(

@@ -112,7 +112,8 @@ class MiniEncoder:
 
     def encode_texts(self, texts: Sequence[str]) -> Array:
         """Raw vectors of texts, (n, dim)."""
-        return embed_texts(self, texts, DIM, TEXT_BATCH)
+        batch = GPU_TEXT_BATCH if self.device.type == "cuda" else TEXT_BATCH
+        return embed_texts(self, texts, DIM, batch)
 
     def save(self, folder: Path) -> None:
         """Weights (norms folded, packed) and tokenizer into `folder`: all of it or nothing."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
@@ -96,10 +98,11 @@ def start_from_minilm(tower: TextTower, weights: Mapping[str, Tensor]) -> None:
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> Tensor:
     """Texts as padded token ids (n, length), cut to MAX_LENGTH with their last token, [SEP]; 0 is padding."""
     encoded = [_cut(ids) for ids in token_ids(tokenizer, texts)]
-    padded = torch.zeros(len(encoded), max(map(len, encoded), default=0), dtype=torch.long)
-    for row, ids in enumerate(encoded):
-        padded[row, : len(ids)] = torch.tensor(ids)
-    return padded
+    lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
+    places = np.arange(lengths.max(initial=0)) < lengths[:, None]
+    padded = np.zeros(places.shape, dtype=np.int64)
+    padded[places] = np.fromiter(chain.from_iterable(encoded), dtype=np.int64, count=lengths.sum())
+    return torch.from_numpy(padded)
 
 
 def token_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
