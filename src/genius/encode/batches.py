@@ -32,7 +32,7 @@ class TextEncoder(Protocol):
 @torch.inference_mode()
 def embed_images(encoder: TrainableEncoder, images: Sequence[Image], dim: int, batch: int) -> Array:
     """Raw vectors of RGB images, (n, dim)."""
-    encoder.module.eval()
+    _stop_training(encoder.module)
     vectors = np.empty((len(images), dim), dtype=np.float32)
     for start in range(0, len(images), batch):
         part = images[start : start + batch]
@@ -44,7 +44,7 @@ def embed_images(encoder: TrainableEncoder, images: Sequence[Image], dim: int, b
 @torch.inference_mode()
 def embed_texts(encoder: TextEncoder, texts: Sequence[str], dim: int, batch: int) -> Array:
     """Raw vectors of texts, (n, dim); texts of like length share a batch, so padding costs little."""
-    encoder.module.eval()
+    _stop_training(encoder.module)
     vectors = np.empty((len(texts), dim), dtype=np.float32)
     order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
     for start in range(0, len(order), batch):
@@ -52,3 +52,9 @@ def embed_texts(encoder: TextEncoder, texts: Sequence[str], dim: int, batch: int
         token_ids = encoder.prepare_texts([texts[row] for row in rows])
         vectors[rows] = encoder.text_vectors(token_ids).float().cpu().numpy()
     return vectors
+
+
+def _stop_training(module: nn.Module) -> None:
+    """`module.eval()`, which visits some hundred parts, only where it changes something."""
+    if module.training:
+        module.eval()
