@@ -22,21 +22,23 @@ os.environ["GENIUS_DEBUG_LOCKS"] = "1"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes would compile the package anew
 # Some virtual machines announce AMX and then kill what uses it (bfloat16 products): keep torch below it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "false"  # it would wait for an answer when the process ends
 os.environ.setdefault("RAY_worker_niceness", "0")  # at Ray's 15, its tests would wait for all others
 signal.signal(signal.SIGINT, signal.default_int_handler)  # such a shell ignores it, and children would, too
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With xdist: files with slow tests begin first, and a file's tests share a process and its fixtures.
+    """With xdist: slow tests and groups begin first, and a file's tests share a process and its fixtures.
 
     A mark `xdist_group` puts tests of several files into one process: one after the other, all that use Ray,
-    each of which takes more than a core.
+    each of which takes more than a core, and all that use a browser.
     """
     if not hasattr(config, "workerinput"):
         return
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    marks = ("slow", "xdist_group")
+    first = {item.path for item in items if any(map(item.get_closest_marker, marks))}
+    items.sort(key=lambda item: item.path not in first)
     for item in items:
         if not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(config.rootpath))))

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,41 +31,48 @@ def losses(folder: Path) -> list[tuple[int, float]]:
     return [(line["step"], line["loss"]) for log in logs for line in log if "loss" in line]
 
 
-@pytest.fixture(scope="module")
-def expected(hosts: Any) -> list[tuple[int, Any]]:
-    """The losses of a run on one host."""
-    (hosts.shared / "alone").mkdir()
-    assert hosts.a.run([sys.executable, STAGES, hosts.shared / "alone"]) == 0, hosts.said()
-    return [(step, pytest.approx(loss, rel=1e-3)) for step, loss in losses(hosts.shared / "alone")]
+def logged_steps(folder: Path) -> list[int]:
+    return [line["step"] for line in read_log(folder / "log.jsonl")]
 
 
-@pytest.mark.parametrize("fault", ["cut", "kill"])
-def test_training_ends_in_time_when_the_other_host_is_gone_and_goes_on_later(
-    hosts: Any, expected: list[Any], fault: str
-) -> None:
-    """The second process stops at its tenth step; then the cable is cut, or its host is switched off."""
-    run = hosts.shared / fault
-    run.mkdir()
-    strike = ("1", "10", str(int(signal.SIGSTOP)))
-    nodes = [train(host, hosts, run, *strike, GENIUS_TIMEOUT_S="10") for host in (hosts.a, hosts.b)]
-    stopped: list[int] = []
-    hosts.wait(lambda: stopped.extend(pid for pid in ranks(hosts) if state(pid) == "T") or stopped, 120)
-    if fault == "cut":
-        hosts.cut()
-        os.kill(stopped[0], signal.SIGCONT)
-        hosts.wait(lambda: not ranks(hosts), 120)  # both sides give up
-        hosts.restore()  # torchrun itself ends where it can say so: it waits for the other's as TCP does
-    elif stopped[0] in hosts.b.processes():
-        hosts.b.kill()
-    else:
-        hosts.a.kill()
-    hosts.wait(lambda: all(node.poll() is not None for node in nodes), 150)
-    assert all(node.returncode for node in nodes), hosts.said()
-    assert [line["step"] for line in read_log(run / "quantizer" / "log.jsonl")][-1] == 8
+def test_training_ends_in_time_when_the_other_host_is_gone_and_goes_on_later(hosts: Any) -> None:
+    """The cable is cut in stage 1, the next run loses a host in stage 2, the third ends as one host does."""
+    alone, run = (hosts.shared / name for name in ("alone", "run"))
+    for folder in (alone, run):
+        folder.mkdir()
+    interrupted(hosts, run, 10, lambda stopped: cut_off(hosts, stopped))
+    assert logged_steps(run / "quantizer")[-1] == 8
+    # four steps of stage 1 are left; with them, the fifteenth is the eleventh of stage 2
+    interrupted(hosts, run, 14, lambda stopped: switched_off(hosts, stopped))
+    assert logged_steps(run / "quantizer")[-1] == 12 and logged_steps(run / "decoder")[-1] == 8
     nodes = [train(host, hosts, run) for host in (hosts.a, hosts.b)]
+    assert hosts.a.run([sys.executable, STAGES, alone]) == 0, hosts.said()
     hosts.wait(lambda: all(node.poll() is not None for node in nodes), 240)
     assert [node.returncode for node in nodes] == [0, 0], hosts.said()
-    assert losses(run) == expected
+    assert losses(run) == [(step, pytest.approx(loss, rel=1e-3)) for step, loss in losses(alone)]
+
+
+def interrupted(pair: Any, run: Path, step: int, fault: Callable[[int], None]) -> None:
+    """Train; the second process stops before that step, and then comes the fault: both sides end non-zero."""
+    strike = ("1", str(step), str(int(signal.SIGSTOP)))
+    nodes = [train(host, pair, run, *strike, GENIUS_TIMEOUT_S="10") for host in (pair.a, pair.b)]
+    stopped: list[int] = []
+    pair.wait(lambda: stopped.extend(pid for pid in ranks(pair) if state(pid) == "T") or stopped, 120)
+    fault(stopped[0])
+    pair.wait(lambda: all(node.poll() is not None for node in nodes), 150)
+    assert all(node.returncode for node in nodes), pair.said()
+
+
+def cut_off(pair: Any, stopped: int) -> None:
+    pair.cut()
+    os.kill(stopped, signal.SIGCONT)
+    pair.wait(lambda: not ranks(pair), 120)  # both sides give up
+    pair.restore()  # torchrun itself ends where it can say so: it waits for the other's as TCP does
+
+
+def switched_off(pair: Any, stopped: int) -> None:
+    host = pair.b if stopped in pair.b.processes() else pair.a
+    host.kill()
 
 
 def ranks(pair: Any) -> list[int]:
