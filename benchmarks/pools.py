@@ -78,9 +78,9 @@ def skewed_codes(items: int, sizes: Sequence[int]) -> NDArray[np.uint16]:
 class QuantizedPool:
     """A synthetic pool with codebooks from residual k-means, quantized as far as it is asked for."""
 
-    def __init__(self, dim: int, tiny: bool, cache: Path | None) -> None:
+    def __init__(self, dim: int, tiny: bool, cache: Path | None, levels: int = LEVELS) -> None:
         self.source, self._cache = SyntheticPool(dim), cache
-        self.sizes = [3, *[CODES] * (LEVELS - 1)]
+        self.sizes = [3, *[CODES] * (levels - 1)]
         self._quantizer = Quantizer(dim, self.sizes, fusion="sum").eval()
         x, modality = map(torch.from_numpy, self.source.items(3000 if tiny else 50_000))
         generator = torch.Generator().manual_seed(0)
@@ -89,7 +89,7 @@ class QuantizedPool:
 
     def codes(self, items: int) -> Codes:
         """Codes of the first items; quantizing a million takes half a minute."""
-        file = None if self._cache is None else self._cache / f"codes-{items}.npy"
+        file = None if self._cache is None else self._cache / f"codes-{len(self.sizes)}-{items}.npy"
         if file is not None and file.exists():
             return np.asarray(np.load(file))
         chunks = [self._quantizer.codes_of(x, modality) for x, modality in self.source.chunks(items)]

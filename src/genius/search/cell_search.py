@@ -29,7 +29,7 @@ class CellSearch:
 
     def suits(self, trie: Trie) -> bool:
         """Whether a trie can be searched by cells."""
-        return Cells.suit(trie, self.books)
+        return trie in self._cells or Cells.suit(trie, self.books)
 
     def cells(self, trie: Trie) -> Cells | CompiledCells:
         """The cells of a trie; they live as long as the trie does."""

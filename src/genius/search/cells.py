@@ -95,10 +95,11 @@ class Cells:
         self.books, self.items, self.layout, self.records = books, trie.items, trie.layout, trie.records
         self.tree_levels = trie.tree_levels
         counts = np.zeros(prod(books.sizes[: books.depth]), dtype=np.int64)
-        for positions in np.array_split(np.arange(trie.items), 1 + trie.items // (1 << 20)):
-            codes = trie.codes(positions)[:, : books.depth].astype(np.int64)
+        starts = _starts(trie, books.depth)
+        for part in np.array_split(np.arange(len(starts) - 1), 1 + len(starts) // (1 << 20)):
+            codes = trie.codes(starts[part])[:, : books.depth].astype(np.int64)
             cell = np.ravel_multi_index(tuple(codes.T), books.sizes[: books.depth])
-            counts += np.bincount(cell, minlength=len(counts))
+            counts += np.bincount(cell, np.diff(starts)[part], minlength=len(counts)).astype(np.int64)
         self.start = np.append(0, np.cumsum(counts)).astype(np.int32)  # first position of each cell
         self.filled = np.flatnonzero(counts).astype(np.int32)  # cells with items
         per_prefix = [counts.reshape(-1, stride).sum(1) for stride in books.strides]
@@ -107,6 +108,12 @@ class Cells:
             for inverse, count in zip(books.prefix_inverse, per_prefix, strict=True)
         ]
         self.inverse = np.zeros(trie.items, dtype=np.uint16)  # inverse length of each item; 0: not known yet
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory beside those of the trie."""
+        prefixes = sum(inverse.nbytes for inverse in self.prefix_inverse)
+        return self.start.nbytes + self.filled.nbytes + self.inverse.nbytes + prefixes
 
     @classmethod
     def suit(cls, trie: Trie, books: CellCodebooks) -> bool:
@@ -124,6 +131,14 @@ class Cells:
         if len(unknown):
             lengths = self.books.codebooks.lengths(trie.codes(unknown))
             self.inverse[unknown] = self.books.inverse(lengths)
+
+
+def _starts(trie: Trie, depth: int) -> Ints:
+    """Positions between which all items have the same first `depth` codes, the last one included."""
+    if trie.tree_levels < depth:
+        return np.arange(trie.items + 1)
+    first, sentinel = int(trie.levels[depth]), int(trie.levels[depth + 1]) - 1
+    return trie.node_start[first : sentinel + 1].astype(np.int64)
 
 
 def parents_kept(beam: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import c_int32, c_int64, c_void_p
+from ctypes import c_char, c_char_p, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,9 @@ class _Request(ctypes.Structure):
     _fields_ = (
         *((name, c_int64) for name in ("beam", "parents", "leaves", "limit", "room")),
         *((name, c_void_p) for name in ("modalities", "mask", "count_before", "listed")),
-        *((name, c_void_p) for name in ("z", "phi", "vectors")),
+        ("z", c_char_p),  # copies of vectors: making a pointer takes longer
+        ("phi", c_char_p),
+        ("vectors", c_void_p),
         *((name, c_int64) for name in ("rows", "dim", "k")),
     )
 
@@ -142,7 +144,7 @@ class CompiledCells:
         """The `k` best candidates, best first: by <phi, vector> if `vectors` are given, else by codes."""
         request, kept = self._request(z, beam, leaves, limit, modalities, allowed)
         if vectors is not None and phi is not None:
-            request.phi, request.vectors = phi.ctypes.data, vectors.ctypes.data
+            request.phi, request.vectors = phi.tobytes(), vectors.ctypes.data
             request.rows, request.dim = vectors.shape
         request.k, levels, seen = k, self._levels, _Seen()
         first = request.limit + k  # after the positions: rows, scores and codes, see kernel.c
@@ -172,7 +174,7 @@ class CompiledCells:
         """The request, and what has to live as long as it is used."""
         limit = min(limit, self.cells.items)
         request = _Request(min(beam, self.cells.items), parents_kept(beam), leaves, limit, limit)
-        request.z = z.ctypes.data
+        request.z = z.tobytes()
         if modalities is not None:
             modalities = np.ascontiguousarray(modalities)
             request.modalities = modalities.ctypes.data
@@ -185,7 +187,8 @@ class CompiledCells:
     def _call(self, function: Any, trie: Trie, request: _Request, out: Ints, seen: _Seen) -> int:
         """Call it; lengths of items that it does not know are computed first."""
         before, after = (ctypes.byref(self._pool), ctypes.byref(request)), ctypes.byref(seen)
-        while (count := int(function(*before, c_void_p(out.ctypes.data), after))) == UNKNOWN_LENGTHS:
+        found = ctypes.byref(c_char.from_buffer(out.data))
+        while (count := int(function(*before, found, after))) == UNKNOWN_LENGTHS:
             room, request.room = request.room, LEARNED_AT_ONCE
             unknown = np.empty(LEARNED_AT_ONCE, dtype=np.int64)
             self.library.genius_candidates(*before, c_void_p(unknown.ctypes.data), after)

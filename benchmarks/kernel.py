@@ -1,0 +1,209 @@
+"""Lookup by cells beside FAISS: one thread, one run, the systems take turns; time at equal recall.
+
+    python benchmarks/kernel.py --cache FOLDER --features FEATURES/clip_vitb16
+    python benchmarks/kernel.py --items 3000 --rounds 2 --out -      # in seconds, to see that it works
+
+The pools are synthetic, 100,000 and 1,000,000 items, and CLIP's vectors of the benchmark's photos. Codes have
+15 levels as those of `mini`: one for the modality, then 14 of 256 codes. FAISS is searched in a process of
+its own. A time is that of the processor per query, asked one at a time, the best of all rounds.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: a query's products are small
+
+import kernel_faiss
+import numpy as np
+import torch
+from _harness import Timer, run
+from numpy.typing import NDArray
+from pools import QuantizedPool, recall_at
+
+from genius.quantize.codebooks import init_codebooks
+from genius.quantize.model import Quantizer
+from genius.search.kernel import CompiledCells
+from genius.search.options import SearchOptions
+from genius.search.searcher import Searcher
+from genius.search.segment import TrieSegment
+from genius.search.trie import Trie
+
+Floats = NDArray[np.float32]
+Figures = dict[str, Any]
+DIM, LEVELS, K, QUERIES = 256, 15, 10, 200
+BEAMS = (100, 150, 200, 250, 350, 450, 550, 700, 900)
+VECTORS = [(beam, reranked) for beam in BEAMS for reranked in (40, 60, 100)]
+CODES = [(beam, 20) for beam in (10, 20, 40, 80, 160, 320)]
+RECALLS = (0.95, 0.98)
+
+
+def main(
+    items: list[int] | None = None,
+    cache: Path | None = None,
+    features: Path | None = None,
+    rounds: int = 15,
+) -> Iterator[Figures]:
+    torch.set_num_threads(1)
+    figures: Figures = {"rounds": rounds, "queries": QUERIES}
+    with tempfile.TemporaryDirectory() as made:
+        folder = cache or Path(made)
+        for count in items or [100_000, 1_000_000]:
+            figures[f"synthetic, {count:,} items"] = _compare(_synthetic(count, folder), folder, rounds)
+            yield figures
+        if features is not None:
+            pool = _photos(features)
+            figures[f"photos, {len(pool.x):,} items"] = _compare(pool, Path(made), rounds)
+            yield figures
+
+
+class Pool:
+    """Vectors with codes, and queries with their nearest items."""
+
+    def __init__(self, x: Floats, codes: NDArray[Any], books: list[Floats], z: Floats, file: Path) -> None:
+        self.x, self.codes, self.books, self.z, self.file = x, codes, books, z, file
+        self.truth = [_nearest(x @ query) for query in z]
+
+
+def _nearest(scores: Floats) -> NDArray[np.int64]:
+    best = np.argpartition(-scores, K)[: K + 1]
+    return np.asarray(best[np.argsort(-scores[best], kind="stable")][:K])
+
+
+def _synthetic(items: int, folder: Path) -> Pool:
+    pool = QuantizedPool(DIM, items < 50_000, folder, levels=LEVELS)
+    x, codes = pool.source.items(items)[0], pool.codes(items)
+    file = folder / f"x-{items}.npy"
+    np.save(file, x)
+    return Pool(x, codes, pool.codebooks, pool.source.queries(QUERIES), file)
+
+
+def _photos(features: Path) -> Pool:
+    """CLIP's vectors of the benchmark's photos; some of them, taken out, are the queries."""
+    from safetensors.numpy import load_file
+
+    table = load_file(features.with_suffix(".safetensors"))["image_embeds"].astype(np.float32)
+    table /= np.linalg.norm(table, axis=1, keepdims=True)
+    order = np.random.default_rng(0).permutation(len(table))
+    z, x = table[order[:QUERIES]], table[order[QUERIES:]]
+    sizes = [1, *[256] * (LEVELS - 1)]
+    quantizer = Quantizer(x.shape[1], sizes, fusion="sum").eval()
+    kinds = np.zeros(len(x), dtype=np.uint8)
+    vectors, modality = torch.from_numpy(x), torch.from_numpy(kinds).long()
+    init_codebooks(quantizer.residual, vectors, modality, torch.Generator().manual_seed(0))
+    file = Path(tempfile.mkdtemp()) / "x.npy"
+    np.save(file, x)
+    books = [book.numpy() for book in quantizer.residual.codebooks()]
+    return Pool(x, quantizer.codes_of(x, kinds), books, z, file)
+
+
+def _compare(pool: Pool, folder: Path, rounds: int) -> Figures:
+    """All systems on one pool."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as faiss:
+        built: Figures = {}
+        calls: dict[tuple[str, str], Callable[[], tuple[float, Any]]] = {}
+        for name, (_, values) in kernel_faiss.RIVALS.items():
+            built[name] = faiss.submit(kernel_faiss.build, name, pool.file, len(pool.x), folder).result()
+            for value in values:
+                ask = partial(faiss.submit, kernel_faiss.search, name, value, pool.z, K)
+                calls[name, f"{value}"] = lambda ask=ask: ask().result()  # type: ignore[misc]
+        ours = OurSearch(pool)
+        built |= ours.built
+        for name, settings in (("lookup, vectors", VECTORS), ("lookup, codes", CODES)):
+            for beam, reranked in settings:
+                options = SearchOptions("lookup", name.split()[1], beam=beam, k=K, reranked=reranked)  # type: ignore[arg-type]
+                calls[name, f"beam {beam}, {reranked} re-ranked"] = partial(ours.timed, options)
+        times: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
+        found: dict[tuple[str, str], Any] = {}
+        for _ in range(rounds):
+            for key, call in calls.items():
+                spent, found[key] = call()
+                times[key].append(spent)
+    points: Figures = {name: {} for name, _ in calls}
+    for (name, setting), spent_in_rounds in times.items():
+        points[name][setting] = {
+            "ms": round(min(spent_in_rounds), 4),
+            "median_ms": round(float(np.median(spent_in_rounds)), 4),
+            "recall": recall_at(K, found[name, setting], pool.truth),
+        }
+    return {"systems": built, "at equal recall": _at_equal_recall(points, built), "points": points}
+
+
+class OurSearch:
+    """The searcher on one pool, with all lengths known."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.z, self.vectors = pool.z, pool.x.astype(np.float16)
+        self.searcher = Searcher(pool.books)
+        with Timer() as building:
+            self.trie = Trie.build(pool.codes, self.searcher.codebooks.sizes)
+        with Timer() as preparing:
+            found = self.searcher.cells.cells(self.trie)
+            cells = found.cells if isinstance(found, CompiledCells) else found
+            for start in range(0, self.trie.items, 1 << 16):
+                cells.learn_lengths(self.trie, np.arange(start, min(start + (1 << 16), self.trie.items)))
+        stored = (self.trie.nbytes + cells.nbytes) / self.trie.items
+        own = {
+            "compiled": isinstance(found, CompiledCells),
+            "build_seconds": round(building.processor + preparing.processor, 1),
+            "bytes_per_item": round(stored, 1),
+        }
+        vectors = own | {"bytes_per_item": round(stored + self.vectors.nbytes / self.trie.items, 1)}
+        self.built = {"lookup, vectors": vectors, "lookup, codes": own}
+
+    def timed(self, options: SearchOptions) -> tuple[float, Any]:
+        """Processor milliseconds per query, asked one at a time, and the rows found."""
+        segments, search = [TrieSegment(self.trie)], self.searcher.search
+        queries = [self.z[number : number + 1] for number in range(len(self.z))]
+        with Timer() as timer:
+            found = [search(segments, one, options, phi=one, fetch=self.vectors)[0].rows for one in queries]
+        return 1000 * timer.processor / len(queries), found
+
+
+def _at_equal_recall(points: Figures, built: Figures) -> Figures:
+    """Lookup's time over its rivals': by vectors at fixed recalls, by codes at each setting of theirs."""
+    found: Figures = {}
+    for recall in RECALLS:
+        one, other = _fastest(points["lookup, vectors"], recall), _fastest(points["hnsw"], recall)
+        if one is not None and other is not None:
+            found[f"lookup, vectors over hnsw, recall {recall}"] = {
+                "lookup": one,
+                "hnsw": other,
+                "time": round(points["lookup, vectors"][one]["ms"] / points["hnsw"][other]["ms"], 3),
+                "bytes": round(
+                    built["lookup, vectors"]["bytes_per_item"] / built["hnsw"]["bytes_per_item"], 3
+                ),
+            }
+    for name in points:
+        if not name.startswith("ivf"):
+            continue
+        rows = {}
+        for setting, point in points[name].items():
+            own = _fastest(points["lookup, codes"], point["recall"])
+            if own is not None:
+                rows[setting] = {
+                    "recall": point["recall"],
+                    "lookup": own,
+                    "time": round(points["lookup, codes"][own]["ms"] / point["ms"], 3),
+                }
+            else:
+                rows[setting] = {"recall": point["recall"], "lookup": "none reaches it"}
+        found[f"lookup, codes over {name}, by nprobe"] = rows
+    return found
+
+
+def _fastest(points: Figures, recall: float) -> str | None:
+    """The setting with the least time of those with such a recall."""
+    reaching = [name for name, point in points.items() if point["recall"] >= recall]
+    return min(reaching, key=lambda name: points[name]["ms"]) if reaching else None
+
+
+if __name__ == "__main__":
+    run(main)
