@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -119,6 +120,18 @@ def test_wheel_holds_model_page_and_types_and_nothing_else(wheel):
     assert {f"genius/models/mini/{name}" for name in (*MODEL, "card.md")} <= names
     assert {"genius/py.typed", "genius/serve/page/index.html"} <= names
     assert {name.split("/")[0] for name in names} == {"genius", wheel.name.rsplit("-", 3)[0] + ".dist-info"}
+
+
+def test_wheel_has_the_kernel_where_there_is_a_compiler(wheel, tmp_path):
+    kernel = "genius/search/kernel/kernel.lib"
+    built = shutil.which("cc") is not None
+    assert (kernel in zipfile.ZipFile(wheel).namelist()) == built == (not wheel.name.endswith("-any.whl"))
+    source = wheel.parents[1] / "src" / wheel.name.split("-py3")[0]
+    (source / "src" / kernel).unlink(missing_ok=True)
+    command = (sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path)
+    run(*command, cwd=source, CC="no-such-compiler")
+    (pure,) = tmp_path.iterdir()
+    assert pure.name.endswith("-py3-none-any.whl") and kernel not in zipfile.ZipFile(pure).namelist()
 
 
 def test_installed_package_answers_a_search(python, tmp_path):
