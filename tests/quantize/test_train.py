@@ -9,7 +9,7 @@ from genius.config import OptimiserConfig, QuantizerTrainingConfig, TuningConfig
 from genius.errors import BadInput, TrainingStopped
 from genius.quantize.fusion import PRESETS
 from genius.quantize.model import Quantizer
-from genius.quantize.recall import code_recall, phi_recall
+from genius.quantize.recall import code_recall, least_share_of_phi, phi_recall
 from genius.quantize.residual import code_sizes
 from genius.quantize.train import QuantizerObjective, health_of, train_quantizer
 from genius.training.log import read_log
@@ -196,3 +196,29 @@ def test_two_processes_learn_what_one_learns(run_by_one_and_two, tmp_path):
             assert mine[name] == pytest.approx(theirs[name], rel=1e-3, abs=0.03 * name.startswith("hit"))
     mine, theirs = (torch.load(tmp_path / run / "vectors.pt") for run in ("one", "two"))
     assert (mine - theirs).abs().amax(1).gt(1e-3).float().mean() < 0.1  # refined and tuned in the same way
+
+
+def test_a_fusion_that_drops_a_part_keeps_less_of_phi(val_pairs):
+    whole = fresh(fusion="sum")
+    assert least_share_of_phi(whole, val_pairs) == 1.0
+    blind = fresh(fusion="sum")
+    blind.fusion.forward = lambda image, text: torch.nn.functional.normalize(image + 1e-3 * text, dim=1)
+    assert least_share_of_phi(blind, val_pairs) < 0.9
+
+
+def test_weights_are_chosen_by_the_worst_task_too(tmp_path, train_pairs, val_pairs, monkeypatch):
+    shares = iter([1.0, *[0.1] * 20])  # from the second validation on, a task is lost
+    monkeypatch.setattr("genius.quantize.train.least_share_of_phi", lambda *_: next(shares))
+    done = trained(fresh(), train_pairs, val_pairs, tmp_path)
+    checks = [line for line in read_log(tmp_path / "log.jsonl") if "chosen" in line]
+    assert len(checks) > 1 and done.result.best_step == checks[0]["step"]
+    assert checks[0]["chosen"] == checks[0]["hit@5"]
+
+
+def test_phi_is_measured_on_train_beside_val(tmp_path, train_pairs, val_pairs, monkeypatch):
+    figures = trained(fresh(fusion="sum"), val_pairs, val_pairs, tmp_path / "a").figures
+    assert figures["hit@5_phi_train"] == figures["hit@5_phi"] == phi_recall(val_pairs)
+    monkeypatch.setattr("genius.quantize.train.PHI_SAMPLE", 5)
+    few = trained(fresh(fusion="sum"), train_pairs, val_pairs, tmp_path / "b").figures
+    assert few["hit@5_phi"] == phi_recall(val_pairs)
+    assert 0 <= few["hit@5_phi_train"] <= 1

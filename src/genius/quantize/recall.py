@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from genius.data.pairs import PairRows, Pairs
-from genius.hit_rate import hits, mean_over_tasks
+from genius.hit_rate import hits, mean_over_tasks, rate_by_task
 from genius.quantize.model import ROWS_AT_ONCE, Quantizer
 
 SCORES_AT_ONCE = 1 << 26  # query-item scores in memory at a time
@@ -44,13 +44,30 @@ def code_recall(quantizer: Quantizer, pairs: Pairs, k: int = 5) -> dict[str, flo
     }
 
 
-def phi_recall(pairs: Pairs, k: int = 5) -> float:
-    """Hit rate of exact search on phi, the mean over the tasks: the reference for z and codes."""
-    query = torch.arange(pairs.queries, device=pairs.device)
-    item = torch.arange(pairs.items, device=pairs.device)
-    query_phi = F.normalize(torch.add(*pairs.query_parts(query)), dim=1)
-    item_phi = F.normalize(torch.add(*pairs.item_parts(item)), dim=1)
-    return exact_hit_rate(query_phi, item_phi, pairs, k)
+def phi_recall(pairs: Pairs, k: int = 5, queries: Tensor | None = None, items: Tensor | None = None) -> float:
+    """Hit rate of exact search on phi, the mean over the tasks: the reference for z and codes.
+
+    `queries` and `items` are the rows that ask and are searched, by default all.
+    """
+    queries = torch.arange(pairs.queries, device=pairs.device) if queries is None else queries
+    return mean_over_tasks(_phi_hits(pairs, k, queries, items), pairs.task[queries])
+
+
+def least_share_of_phi(quantizer: Quantizer, pairs: Pairs, k: int = 5) -> float:
+    """The least share of phi's hit rate that z keeps, among the tasks; 1 where z is nowhere behind."""
+    queries = torch.arange(pairs.queries, device=pairs.device)
+    wanted = rate_by_task(_phi_hits(pairs, k, queries), pairs.task)
+    z_hits = exact_hits(fuse_queries(quantizer, pairs), fuse_items(quantizer, pairs), pairs, k)
+    shares = (rate_by_task(z_hits, pairs.task) / wanted)[wanted > 0]  # comparisons with NaN are false
+    return min(1.0, float(shares.min())) if len(shares) else 1.0
+
+
+def _phi_hits(pairs: Pairs, k: int, queries: Tensor, items: Tensor | None = None) -> Tensor:
+    """Whether exact search on phi finds a positive of each of the `queries` among `items`, bool (n,)."""
+    items = torch.arange(pairs.items, device=pairs.device) if items is None else items
+    query_phi = F.normalize(torch.add(*pairs.query_parts(queries)), dim=1)
+    item_phi = F.normalize(torch.add(*pairs.item_parts(items)), dim=1)
+    return exact_hits(query_phi, item_phi, pairs, k, queries, items)
 
 
 def exact_hit_rate(query: Tensor, item: Tensor, pairs: Pairs, k: int) -> float:
@@ -59,12 +76,24 @@ def exact_hit_rate(query: Tensor, item: Tensor, pairs: Pairs, k: int) -> float:
 
 
 @torch.no_grad()
-def exact_hits(query: Tensor, item: Tensor, pairs: PairRows, k: int) -> Tensor:
-    """Whether each query (n, dim) has a positive among its k best items (m, dim), bool (n,)."""
+def exact_hits(
+    query: Tensor,
+    item: Tensor,
+    pairs: PairRows,
+    k: int,
+    query_rows: Tensor | None = None,
+    item_rows: Tensor | None = None,
+) -> Tensor:
+    """Whether each query (n, dim) has a positive among its k best items (m, dim), bool (n,).
+
+    The rows say which queries and items of `pairs` these are; by default all, in order.
+    """
     found = []
     chunk = max(1, SCORES_AT_ONCE // len(item))
     for start in range(0, len(query), chunk):
         best = (query[start : start + chunk] @ item.T).topk(min(k, len(item))).indices  # (chunk, k)
         rows = torch.arange(start, start + len(best), device=query.device)
+        rows = rows if query_rows is None else query_rows[rows]
+        best = best if item_rows is None else item_rows[best]
         found.append(hits(pairs.are_positive(rows[:, None], best), k))
     return torch.cat(found)
