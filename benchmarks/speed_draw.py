@@ -13,14 +13,20 @@ Rows = list[list[str]]
 
 def draw(results: Path, docs: Path) -> None:
     """Write docs/speed-cpu.png, docs/speed-gpu.png and the tables between the marks of docs/speed.md."""
-    figures = {}
-    for kind in ("cpu", "gpu"):
-        file = results / f"speed-{kind}.json"
-        figures[kind] = json.loads(file.read_text()) if file.exists() else {}
+    figures = read_figures(results)
     pictures(figures, docs)
     page = docs / "speed.md"
     if page.exists():
         page.write_text(filled(page.read_text(), tables(figures)))
+
+
+def read_figures(results: Path) -> dict[str, Any]:
+    """The figures of `speed.py` on a CPU and on a GPU, and those of `kernel.py`."""
+    files = {"cpu": "speed-cpu.json", "gpu": "speed-gpu.json", "kernel": "kernel.json"}
+    return {
+        kind: json.loads((results / name).read_text()) if (results / name).exists() else {}
+        for kind, name in files.items()
+    }
 
 
 def filled(text: str, parts: dict[str, str]) -> str:
@@ -37,6 +43,8 @@ def tables(figures: dict[str, Any]) -> dict[str, str]:
     cpu, gpu = figures["cpu"], figures["gpu"]
     return {
         "lookup": _lookup(beside_faiss(cpu)),
+        "vectors beside hnsw": _beside_hnsw(figures.get("kernel", {})),
+        "codes beside ivf": _beside_ivf(figures.get("kernel", {})),
         "generate": _generate(cpu.get("generate", {})),
         "scale": _scale(cpu.get("scale", {})),
         "profile": _profile(cpu.get("profile", {})),
@@ -91,6 +99,55 @@ def _lookup(phase: dict[str, Any]) -> str:
     shared = any(name.startswith("faiss") for name in names) and "faiss_versions" not in phase
     note = "\n\nFAISS and lookup were timed in one process here; they have one each now." if shared else ""
     return _source(phase, "cpu") + _table(head, rows) + note
+
+
+def _beside_hnsw(found: dict[str, Any]) -> str:
+    """Lookup by vectors at the recalls of `kernel.py`."""
+    rows: Rows = []
+    for pool, own in found.items():
+        if not isinstance(own, dict) or "at equal recall" not in own:
+            continue
+        build = {name: built["build_seconds"] for name, built in own["systems"].items()}
+        for name, row in own["at equal recall"].items():
+            if "hnsw" in name:
+                recall, points = name.rsplit(" ", 1)[1], own["points"]
+                median = (
+                    points["lookup, vectors"][row["lookup"]]["median_ms"]
+                    / points["hnsw"][row["hnsw"]]["median_ms"]
+                )
+                rows.append([
+                    pool, recall, f"{row['time']:.2f}", f"{median:.2f}", f"{row['bytes']:.2f}",
+                    f"{build['lookup, vectors'] / build['hnsw']:.3f}", row["lookup"], f"ef {row['hnsw']}",
+                ])  # fmt: skip
+    head = ["pool", "recall", "time", "median time", "bytes", "build", "lookup", "HNSW"]
+    return _kernel_source(found) + _table(head, rows)
+
+
+def _beside_ivf(found: dict[str, Any]) -> str:
+    """Lookup by codes at the recall of each rival's settings, or better."""
+    rows: Rows = []
+    for pool, own in found.items():
+        if not isinstance(own, dict) or "at equal recall" not in own:
+            continue
+        best = max(point["recall"] for point in own["points"]["lookup, codes"].values())
+        for name, settings in own["at equal recall"].items():
+            if "hnsw" in name:
+                continue
+            rival = name.removeprefix("lookup, codes over ").removesuffix(", by nprobe")
+            times = [row["time"] for row in settings.values() if "time" in row]
+            theirs = max(row["recall"] for row in settings.values())
+            stored = [own["systems"][system]["bytes_per_item"] for system in ("lookup, codes", rival)]
+            rows.append([
+                pool, rival, f"{min(times):.2f} to {max(times):.2f}" if times else "",
+                f"{len(settings) - len(times)} of {len(settings)}", f"{best:.3f}", f"{theirs:.3f}",
+                f"{stored[0]:g}", f"{stored[1]:g}",
+            ])  # fmt: skip
+    head = ["pool", "rival", "time", "settings out of reach", "best recall", "its best", "bytes", "its bytes"]
+    return _kernel_source(found) + _table(head, rows)
+
+
+def _kernel_source(found: dict[str, Any]) -> str:
+    return f"`{found['command']}`, [figures](../benchmarks/results/kernel.json)\n\n" if found else ""
 
 
 def _generate(phase: dict[str, Any]) -> str:

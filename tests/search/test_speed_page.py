@@ -16,10 +16,7 @@ def test_the_tables_are_those_of_the_figures(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
     import speed_draw
 
-    figures = {}
-    for kind in ("cpu", "gpu"):
-        file = ROOT / "benchmarks" / "results" / f"speed-{kind}.json"
-        figures[kind] = json.loads(file.read_text()) if file.exists() else {}
+    figures = speed_draw.read_figures(ROOT / "benchmarks" / "results")
     page = (ROOT / "docs" / "speed.md").read_text()
     parts = speed_draw.tables(figures)
     assert all(f"<!-- {name} -->" in page for name in parts)

@@ -94,7 +94,7 @@ class CompiledCells:
             "vectors": books.codebooks.vectors,
         }
         self._arrays = arrays  # the library has pointers to these
-        self._levels = len(books.sizes)
+        self._levels, self._vectors = len(books.sizes), (np.empty(0, np.float16), 0)
         self._pool = _Pool(
             items=cells.items,
             levels=self._levels,
@@ -144,7 +144,10 @@ class CompiledCells:
         """The `k` best candidates, best first: by <phi, vector> if `vectors` are given, else by codes."""
         request, kept = self._request(z, beam, leaves, limit, modalities, allowed)
         if vectors is not None and phi is not None:
-            request.phi, request.vectors = phi.tobytes(), vectors.ctypes.data
+            known = self._vectors  # a pointer takes long to make, and mostly the array is that of last time
+            if known[0] is not vectors:
+                known = self._vectors = vectors, vectors.ctypes.data
+            request.phi, request.vectors = phi.tobytes(), known[1]
             request.rows, request.dim = vectors.shape
         request.k, levels, seen = k, self._levels, _Seen()
         first = request.limit + k  # after the positions: rows, scores and codes, see kernel.c
