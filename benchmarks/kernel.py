@@ -14,7 +14,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from functools import lru_cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -77,8 +77,13 @@ def _nearest(scores: Floats) -> NDArray[np.int64]:
     return np.asarray(best[np.argsort(-scores[best], kind="stable")][:K])
 
 
+@lru_cache
+def _quantized(tiny: bool, folder: Path) -> QuantizedPool:
+    return QuantizedPool(DIM, tiny, folder, levels=LEVELS)
+
+
 def _synthetic(items: int, folder: Path) -> Pool:
-    pool = QuantizedPool(DIM, items < 50_000, folder, levels=LEVELS)
+    pool = _quantized(items < 50_000, folder)
     x, codes = pool.source.items(items)[0], pool.codes(items)
     file = folder / f"x-{items}.npy"
     np.save(file, x)
