@@ -14,7 +14,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from functools import lru_cache, partial
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from _harness import Timer, run
 from numpy.typing import NDArray
-from pools import QuantizedPool, recall_at
+from pools import QuantizedPool, SyntheticPool, recall_at
 
 from genius.quantize.codebooks import init_codebooks
 from genius.quantize.model import Quantizer
@@ -49,18 +49,22 @@ def main(
     items: list[int] | None = None,
     cache: Path | None = None,
     features: Path | None = None,
+    rivals: list[str] | None = None,
     rounds: int = 15,
 ) -> Iterator[Figures]:
     torch.set_num_threads(1)
+    names = list(kernel_faiss.RIVALS) if rivals is None else rivals
     figures: Figures = {"rounds": rounds, "queries": QUERIES}
     with tempfile.TemporaryDirectory() as made:
         folder = cache or Path(made)
         for count in items or [100_000, 1_000_000]:
-            figures[f"synthetic, {count:,} items"] = _compare(_synthetic(count, folder), folder, rounds)
+            figures[f"synthetic, {count:,} items"] = _compare(
+                _synthetic(count, folder), folder, names, rounds
+            )
             yield figures
         if features is not None:
             pool = _photos(features)
-            figures[f"photos, {len(pool.x):,} items"] = _compare(pool, Path(made), rounds)
+            figures[f"photos, {len(pool.x):,} items"] = _compare(pool, Path(made), names, rounds)
             yield figures
 
 
@@ -77,17 +81,18 @@ def _nearest(scores: Floats) -> NDArray[np.int64]:
     return np.asarray(best[np.argsort(-scores[best], kind="stable")][:K])
 
 
-@lru_cache
-def _quantized(tiny: bool, folder: Path) -> QuantizedPool:
-    return QuantizedPool(DIM, tiny, folder, levels=LEVELS)
-
-
 def _synthetic(items: int, folder: Path) -> Pool:
-    pool = _quantized(items < 50_000, folder)
-    x, codes = pool.source.items(items)[0], pool.codes(items)
-    file = folder / f"x-{items}.npy"
-    np.save(file, x)
-    return Pool(x, codes, pool.codebooks, pool.source.queries(QUERIES), file)
+    """A synthetic pool; what takes long to make is kept in the folder."""
+    source, made = SyntheticPool(DIM), folder / f"pool-{items}.npz"
+    if not made.exists():
+        pool = QuantizedPool(DIM, items < 50_000, None, levels=LEVELS)
+        np.savez(made, codes=pool.codes(items), books=np.concatenate(pool.codebooks), sizes=pool.sizes)
+    kept = np.load(made)
+    books = np.split(kept["books"], np.cumsum(kept["sizes"])[:-1])
+    x, file = source.items(items)[0], folder / f"x-{items}.npy"
+    if not file.exists():
+        np.save(file, x)
+    return Pool(x, kept["codes"], books, source.queries(QUERIES), file)
 
 
 def _photos(features: Path) -> Pool:
@@ -109,14 +114,14 @@ def _photos(features: Path) -> Pool:
     return Pool(x, quantizer.codes_of(x, kinds), books, z, file)
 
 
-def _compare(pool: Pool, folder: Path, rounds: int) -> Figures:
+def _compare(pool: Pool, folder: Path, rivals: list[str], rounds: int) -> Figures:
     """All systems on one pool."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as faiss:
         built: Figures = {}
         calls: dict[tuple[str, str], Callable[[], tuple[float, Any]]] = {}
-        for name, (_, values) in kernel_faiss.RIVALS.items():
+        for name in rivals:
             built[name] = faiss.submit(kernel_faiss.build, name, pool.file, len(pool.x), folder).result()
-            for value in values:
+            for value in kernel_faiss.RIVALS[name][1]:
                 ask = partial(faiss.submit, kernel_faiss.search, name, value, pool.z, K)
                 calls[name, f"{value}"] = lambda ask=ask: ask().result()  # type: ignore[misc]
         ours = OurSearch(pool)

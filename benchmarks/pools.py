@@ -89,7 +89,7 @@ class QuantizedPool:
 
     def codes(self, items: int) -> Codes:
         """Codes of the first items; quantizing a million takes half a minute."""
-        file = None if self._cache is None else self._cache / f"codes-{len(self.sizes)}-{items}.npy"
+        file = None if self._cache is None else self._cache / f"codes-{items}.npy"
         if file is not None and file.exists():
             return np.asarray(np.load(file))
         chunks = [self._quantizer.codes_of(x, modality) for x, modality in self.source.chunks(items)]
