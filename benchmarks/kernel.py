@@ -41,7 +41,7 @@ Figures = dict[str, Any]
 DIM, LEVELS, K, QUERIES = 256, 15, 10, 200
 BEAMS = (100, 150, 200, 250, 350, 450, 550, 700, 900)
 VECTORS = [(beam, reranked) for beam in BEAMS for reranked in (40, 60, 100)]
-CODES = [(beam, 20) for beam in (10, 20, 40, 80, 160, 320)]
+CODES = [(beam, reranked) for beam in (10, 20, 40, 80, 160, 320) for reranked in (10, 20)]
 RECALLS = (0.95, 0.98)
 
 

@@ -113,7 +113,8 @@ class Searcher:
         """Whether all segments are searched by cells, on the CPU."""
         if not plan.by_cells or plan.lookup is None or plan.lookup.device(batch, self.device) != "cpu":
             return False
-        return all(plan.fixed_for(segment) is None and self.cells.suits(segment.trie) for segment in segments)
+        fixed = plan.fixed is not None and any(plan.fixed_for(segment) is not None for segment in segments)
+        return not fixed and all(map(self.cells.suits, [segment.trie for segment in segments]))
 
     def warm(self, segments: Sequence[TrieSegment], options: SearchOptions) -> None:
         """Record now what such searches will replay, for batches of any size; nothing to do on a CPU."""
