@@ -24,6 +24,13 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes would c
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "false"  # it would wait for an answer when the process ends
 os.environ.setdefault("RAY_worker_niceness", "0")  # at Ray's 15, its tests would wait for all others
+MEMORY = Path("/dev/shm")
+ROOM = 6 * 2**30  # bytes: more than all that tests write
+if MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
+    shm = os.statvfs(MEMORY)
+    if shm.f_bavail * shm.f_frsize >= ROOM and not shm.f_flag & os.ST_NOEXEC:
+        # thousands of indexes: on a disk, tests would wait for fsync as long as they work
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 signal.signal(signal.SIGINT, signal.default_int_handler)  # such a shell ignores it, and children would, too
 
 

@@ -1,6 +1,6 @@
 """Stages 1 and 2 on a small world, for tests with one and with several processes.
 
-python torchrun_stages.py FOLDER [RANK STEP SIGNAL]   that process gets a signal at that step, once
+python torchrun_stages.py FOLDER [RANK STEP SIGNAL]   that process gets a signal at that step, once (0: hangs)
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -31,13 +32,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "decode"))
 
 
 def struck(rank: int, step: int, kind: int) -> None:
-    """Let this process get a signal at a step of its run, if it has that rank and was never struck."""
+    """Let this process get a signal or hang at a step of its run, if it has that rank; only once."""
     steps = iter(range(10**6))
     first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
 
     def before_step(*_: object) -> None:
         if next(steps) == step and distributed.rank() == rank and first:
-            os.kill(os.getpid(), kind)
+            os.kill(os.getpid(), kind) if kind else time.sleep(3600)
 
     register_optimizer_step_pre_hook(before_step)
 
