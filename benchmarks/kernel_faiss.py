@@ -19,7 +19,7 @@ RIVALS: dict[str, tuple[str, tuple[int, ...]]] = {  # what FAISS calls it, value
     "ivf-rabitq": ("RR{dim},IVF{lists},RaBitQ", (1, 2, 4, 8, 16, 32, 64)),
 }
 TRAINED = 40  # vectors to learn from, for each list
-ITERATIONS = 10  # of k-means and of the rotation: more take long and gain little
+ITERATIONS = 8  # of k-means and of the rotation: more take long and gain little
 _built: dict[str, Any] = {}
 
 
@@ -31,7 +31,7 @@ def build(name: str, x_file: Path, items: int, folder: Path) -> dict[str, float]
     figures = file.with_suffix(".json")
     if not figures.exists():
         x = np.ascontiguousarray(np.load(x_file, mmap_mode="r")[:items], dtype=np.float32)
-        lists = max(1, min(int(4 * items**0.5), items // 39))
+        lists = max(1, min(int(2 * items**0.5), items // 39))
         description = RIVALS[name][0].format(lists=lists, dim=x.shape[1])
         metric = faiss.METRIC_INNER_PRODUCT if name == "hnsw" else faiss.METRIC_L2  # the same on unit vectors
         start = time.process_time()
