@@ -20,6 +20,7 @@ import pytest
 pytest.importorskip("ray", reason="a cluster needs the extra `cluster`")
 
 from genius import Client, Item
+from genius.cluster import serving
 from genius.cluster.serving import Deployment, deploy, withdraw
 from genius.engine import Engine
 from genius.errors import IndexNotFound
@@ -58,8 +59,9 @@ def index(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def url(ray: Any, index: Path) -> Iterator[str]:
     """The index on two replicas, its vectors in two shards."""
-    address = deploy(Deployment(str(index), **PLAN), 0)
-    yield address
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(serving, "HEALTH_S", 1.0)  # what is dead is replaced sooner
+        yield deploy(Deployment(str(index), **PLAN), 0)
     ray_serve().shutdown()
 
 
@@ -184,6 +186,7 @@ class Load:
                 self.answers.append(call(self.url, "/v1/search", ask))
             except OSError as error:
                 self.answers.append((0, repr(error)))
+            time.sleep(0.03)  # processors are for those that start meanwhile, too
 
     def __enter__(self) -> Load:
         for thread in self.threads:
