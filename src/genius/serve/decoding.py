@@ -27,7 +27,7 @@ class ImageDecoder:
         self._most, self._seconds = waiting, seconds
         self._waiting = 0
         self._threads = ThreadPoolExecutor(processes, "decode")
-        self._idle: queue.SimpleQueue[ImageProcess] = queue.SimpleQueue()
+        self._idle: queue.LifoQueue[ImageProcess] = queue.LifoQueue()
         self._all = [ImageProcess() for _ in range(processes)]
         for process in self._all:
             self._idle.put(process)
