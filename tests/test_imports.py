@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -103,6 +104,7 @@ def test_help_names_the_program() -> None:
 BY_NAME = re.compile(r"genius(\.\w+)+:\w+")  # an entry of a registry: "module:function"
 
 
+@cache
 def modules() -> dict[str, ast.Module]:
     """Every module of the package, parsed."""
     files = {

@@ -12,6 +12,7 @@ import socket
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,7 @@ def s3(server: FaultyServer) -> Iterator[FaultyServer]:
     server.heal()
 
 
+@cache
 def client() -> Any:
     import boto3
 

@@ -10,6 +10,7 @@ import runpy
 import shlex
 import tomllib
 from collections.abc import Callable
+from functools import cache
 from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,7 @@ def _curl(words: list[str]) -> None:
     assert any(re.fullmatch(pattern, path) and method in methods for pattern, methods in _routes())
 
 
+@cache
 def _routes() -> list[tuple[str, set[str]]]:
     from types import SimpleNamespace
 

@@ -39,7 +39,7 @@ PRELUDE = """\
 set -euo pipefail
 make() { :; }  # the demo and the tests have tests of their own
 pip() { :; }
-ready() { curl --silent --fail --retry 60 --retry-delay 1 --retry-all-errors --output /dev/null URL/readyz; }
+ready() { timeout 60 sh -c 'until curl --silent --fail --output /dev/null URL/readyz; do sleep 0.1; done'; }
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 """
 
