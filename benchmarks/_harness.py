@@ -18,6 +18,7 @@ import inspect
 import json
 import os
 import platform
+import shlex
 import statistics
 import sys
 import time
@@ -95,7 +96,8 @@ def provenance() -> dict[str, Any]:
 
 def command() -> str:
     """The command line without --cache and --out; BENCH and PHOTOS stand for the data's folders."""
-    words = [f"python benchmarks/{Path(sys.argv[0]).name}", *without(sys.argv[1:], "--cache", "--out")]
+    words = [f"python benchmarks/{Path(sys.argv[0]).name}"]
+    words += map(shlex.quote, without(sys.argv[1:], "--cache", "--out"))
     pairs = zip(["", *words], words, strict=False)
     return " ".join(FOLDERS.get(before, word) for before, word in pairs)
 

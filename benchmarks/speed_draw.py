@@ -21,12 +21,15 @@ def draw(results: Path, docs: Path) -> None:
 
 
 def read_figures(results: Path) -> dict[str, Any]:
-    """The figures of `speed.py` on a CPU and on a GPU, and those of `kernel.py`."""
+    """The figures of `speed.py` on a CPU and on a GPU, and of each run of `kernel.py`, the last one first."""
     files = {"cpu": "speed-cpu.json", "gpu": "speed-gpu.json", "kernel": "kernel.json"}
-    return {
+    found: dict[str, Any] = {
         kind: json.loads((results / name).read_text()) if (results / name).exists() else {}
         for kind, name in files.items()
     }
+    before = sorted(results.glob("kernel-run*.json"), reverse=True)
+    found["kernel runs"] = [found["kernel"], *(json.loads(file.read_text()) for file in before)]
+    return found
 
 
 def filled(text: str, parts: dict[str, str]) -> str:
@@ -43,7 +46,7 @@ def tables(figures: dict[str, Any]) -> dict[str, str]:
     cpu, gpu = figures["cpu"], figures["gpu"]
     return {
         "lookup": _lookup(beside_faiss(cpu)),
-        "vectors beside hnsw": _beside_hnsw(figures.get("kernel", {})),
+        "vectors beside hnsw": _beside_hnsw(figures.get("kernel runs", [])),
         "codes beside ivf": _beside_ivf(figures.get("kernel", {})),
         "generate": _generate(cpu.get("generate", {})),
         "scale": _scale(cpu.get("scale", {})),
@@ -101,11 +104,12 @@ def _lookup(phase: dict[str, Any]) -> str:
     return _source(phase, "cpu") + _table(head, rows) + note
 
 
-def _beside_hnsw(found: dict[str, Any]) -> str:
-    """Lookup by vectors at the recalls of `kernel.py`."""
+def _beside_hnsw(runs: list[dict[str, Any]]) -> str:
+    """Lookup by vectors at the recalls of `kernel.py`, in each run."""
     rows: Rows = []
-    for pool, own in found.items():
-        if not isinstance(own, dict) or "at equal recall" not in own:
+    pools = [(pool, own) for found in runs for pool, own in found.items() if isinstance(own, dict)]
+    for pool, own in pools:
+        if "at equal recall" not in own:
             continue
         build = {name: built["build_seconds"] for name, built in own["systems"].items()}
         for name, row in own["at equal recall"].items():
@@ -120,7 +124,7 @@ def _beside_hnsw(found: dict[str, Any]) -> str:
                     f"{build['lookup, vectors'] / build['hnsw']:.3f}", row["lookup"], f"ef {row['hnsw']}",
                 ])  # fmt: skip
     head = ["pool", "recall", "time", "median time", "bytes", "build", "lookup", "HNSW"]
-    return _kernel_source(found) + _table(head, rows)
+    return (_kernel_source(runs[0]) if runs else "") + _table(head, sorted(rows))
 
 
 def _beside_ivf(found: dict[str, Any]) -> str:
