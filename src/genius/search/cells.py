@@ -2,8 +2,8 @@
 
 A cell is a prefix of the first codes: 3 x 256 x 256 of them with `mini`. The beam is like that of
 `genius.search.lookup`, but prefixes and items are compared by cosine instead of inner product, as the
-re-ranking compares them. In a million items, a third of the items hold as many of the 10 nearest, and a sixth
-of the candidates.
+re-ranking compares them: a short sum of code vectors has a small product with any query, and yet its items
+may be the nearest.
 
 The lengths of all prefixes follow from the codebooks, those of items are computed when first needed.
 Everything is in whole numbers, so that any order of summation gives the same candidates:
