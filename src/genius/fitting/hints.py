@@ -197,7 +197,7 @@ def _decide(new: str, learned: Found, old: str, before: Found) -> tuple[bool, st
     gain = learned.values() - before.values()
     mean, error = float(gain.mean()), float(gain.std() / len(gain) ** 0.5)
     figures = f"{mean:+.3f} hits a query on {len(gain)} held-out queries, standard error {error:.3f}"
-    kept = mean > error
+    kept = mean > 2 * error
     return kept, f"{new} {'kept' if kept else 'dropped'}, {old} compared: {figures}"
 
 
