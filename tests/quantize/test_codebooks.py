@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from genius.quantize import refine as refinement
 from genius.quantize.codebooks import MovingAverage, init_codebooks, kmeans, split_largest
 from genius.quantize.refine import refine
 from genius.quantize.residual import ResidualQuantizer
@@ -153,6 +154,44 @@ def test_refinement_leaves_the_modality_alone(way):
     if way != "none":
         assert torch.equal(quantizer.codebook(0), before)
         assert torch.equal(quantizer.encode(z)[:, 0], codes[:, 0])
+
+
+def test_code_vectors_from_counts_of_pairs_are_those_from_residuals(monkeypatch):
+    monkeypatch.setattr(refinement, "PREFIX_WEIGHT", 0.0)
+    z, modality = clustered()
+    vectors = []
+    for fit in (
+        lambda q, codes: refinement._fit(q, z, codes, 3, 1.0),
+        lambda q, codes: refinement._fit_ordered(q, z, codes, torch.ones(len(z)), 3, 1.0),
+    ):
+        quantizer = ResidualQuantizer(8, (3, 16, 16))
+        fit(quantizer, init_codebooks(quantizer, z, modality, generator()))
+        vectors.append(quantizer.vectors)
+    torch.testing.assert_close(*vectors, rtol=1e-4, atol=1e-5)
+
+
+def test_ordered_refinement_also_fits_the_sums_of_the_first_levels(monkeypatch):
+    z, modality = clustered(1200, noise=0.3)
+    left = []
+    for prefix_weight in (0.0, 0.1):
+        monkeypatch.setattr(refinement, "PREFIX_WEIGHT", prefix_weight)
+        quantizer = ResidualQuantizer(8, (3, *(16,) * 4))
+        init_codebooks(quantizer, z, modality, generator())
+        codes = quantizer.encode(z, modality, beam=4)
+        quantizer.codebook(1)[:] += 1.0  # the sum of all levels does not change
+        quantizer.codebook(2)[:] -= 1.0
+        refinement._fit_ordered(quantizer, z, codes, torch.ones(len(z)), 20, 0.0)
+        left.append((z[:, None] - quantizer.partial_sums(codes)).square().sum(2).mean(0))
+    assert left[1][1] < 0.1 * left[0][1]
+    assert left[1][-1] < 1.1 * left[0][-1]
+
+
+def test_items_with_a_large_error_count_more_but_all_do():
+    weight = refinement._weights(torch.tensor([0.0, 0.1, 0.1, 0.4]))
+    assert weight[0] > 0
+    assert weight[0] < weight[1] == weight[2] < weight[3]
+    assert weight.mean() == pytest.approx(1)
+    assert refinement._weights(torch.zeros(3)).isfinite().all()
 
 
 def test_refinement_of_shared_codebooks():

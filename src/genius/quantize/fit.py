@@ -75,7 +75,7 @@ def fit_quantizer(embeddings: Tensor, modality: Tensor, options: FitOptions = Fi
         if some:
             refine(
                 quantizer.residual, z[rows], modality[rows],
-                rounds=some, beam=options.code_beam, seed=options.seed,
+                rounds=some, beam=options.code_beam, ordered=True, seed=options.seed,
             )  # fmt: skip
     return quantizer.eval().requires_grad_(False)
 

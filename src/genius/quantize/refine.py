@@ -9,6 +9,10 @@ from torch.nn import functional as F
 from genius.quantize.codebooks import split_largest
 from genius.quantize.residual import ResidualQuantizer
 
+PREFIX_WEIGHT = 0.03  # of the error that the first levels leave, for each level but the last; the last has 1
+HARD_WEIGHT = 0.25  # exponent: items count by their error to this power
+LEAST_ERROR = 0.01  # of the mean: items that are coded nearly exactly still count
+
 
 @torch.no_grad()
 def refine(
@@ -20,6 +24,7 @@ def refine(
     beam: int = 1,
     sweeps: int = 3,
     anchor: float = 1.0,
+    ordered: bool = False,
     seed: int = 0,
 ) -> tuple[float, ...]:
     """Lower the quantization error of z (n, dim) by `rounds` of encoding and fitting.
@@ -27,22 +32,29 @@ def refine(
     A round encodes all z with the beam, then sweeps over the levels: each code vector becomes the mean of
     the residuals that the other levels leave. So the sum is fitted as a whole, while codes are found level by
     level. `anchor` counts the old vector as that many members, so that rare codes do not overfit single
-    vectors; codes without members move to the most used ones, to share their members. Returns the mean
-    squared error before each round and after the last; the best state seen is kept.
+    vectors; codes without members move to the most used ones, to share their members. With `ordered`, the
+    sums of the first levels are fitted too, a little: else levels lose their order after some rounds, and the
+    beam no longer finds the best codes. Items with a large error then count more, as one that is far from its
+    codes is not found at all. Returns the mean squared error before each round and after the last; the best
+    state seen is kept.
     """
     z = z.to(quantizer.vectors)
     errors: list[float] = []
     best = quantizer.vectors.clone()
     for round_number in range(rounds + 1):
         codes = quantizer.encode(z, modality, beam)
-        left = z - _sums(quantizer, codes)
-        errors.append(float(left.square_().sum(1).mean()))
+        error = (z - _sums(quantizer, codes)).square_().sum(1)
+        errors.append(float(error.mean()))
         if errors[-1] <= min(errors):
             best.copy_(quantizer.vectors)
         if round_number < rounds:
-            _fit(quantizer, z, codes, sweeps, anchor)
+            weight = _weights(error) if ordered else torch.ones_like(error)
+            if ordered:
+                _fit_ordered(quantizer, z, codes, weight, sweeps, anchor)
+            else:
+                _fit(quantizer, z, codes, sweeps, anchor)
             generator = torch.Generator(z.device).manual_seed(seed + round_number)
-            _split_unused(quantizer, codes, generator)
+            _split_unused(quantizer, codes, weight, generator)
     quantizer.vectors.copy_(best)
     return tuple(errors)
 
@@ -67,15 +79,62 @@ def _fit(quantizer: ResidualQuantizer, z: Tensor, codes: Tensor, sweeps: int, an
                 left -= step[code]
 
 
+def _weights(error: Tensor) -> Tensor:
+    """How much each item counts, (n,), 1 on average."""
+    weight = (error / error.mean().clamp(min=1e-12)).clamp(min=LEAST_ERROR) ** HARD_WEIGHT
+    return weight / weight.mean()
+
+
+def _fit_ordered(
+    quantizer: ResidualQuantizer, z: Tensor, codes: Tensor, weight: Tensor, sweeps: int, anchor: float
+) -> None:
+    """Weighted least squares of z on the sums of all levels and, with less weight, of the first ones.
+
+    The normal equations need how often two codes occur together, not the residuals of all z: a sweep is a
+    product of that matrix, a level at a time, with the code vectors.
+    """
+    assert not quantizer.shared
+    weighted = z * weight[:, None]
+    levels = _free_levels(quantizer)
+    share = [1 + PREFIX_WEIGHT * (quantizer.levels - 1 - level) for level in range(quantizer.levels)]
+    wanted = {
+        level: torch.zeros_like(quantizer.codebook(level)).index_add_(0, codes[:, level], weighted)
+        for level in levels
+    }
+    for _ in range(sweeps):
+        for level in levels:
+            book = quantizer.codebook(level)
+            together = torch.cat(
+                [
+                    share[max(level, other)] * _together(quantizer, codes, weight, level, other)
+                    for other in range(quantizer.levels)
+                ],
+                dim=1,
+            )  # (codes, rows of all levels)
+            size = torch.zeros_like(book[:, :1]).index_add_(0, codes[:, level], weight[:, None])
+            left = share[level] * wanted[level] - together @ quantizer.vectors
+            book += left / (share[level] * (size + anchor))
+
+
+def _together(quantizer: ResidualQuantizer, codes: Tensor, weight: Tensor, level: int, other: int) -> Tensor:
+    """Weights of the items that have a code of `level` and one of `other`, (codes, codes of other)."""
+    sizes = quantizer.sizes[level], quantizer.sizes[other]
+    pairs = codes[:, level] * sizes[1] + codes[:, other]
+    return weight.new_zeros(sizes[0] * sizes[1]).index_add_(0, pairs, weight).view(sizes)
+
+
 def _sums(quantizer: ResidualQuantizer, codes: Tensor) -> Tensor:
     """`quantizer.decode` without gradients, in one pass over the table of code vectors."""
     return F.embedding_bag(quantizer.rows(codes), quantizer.vectors, mode="sum")
 
 
-def _split_unused(quantizer: ResidualQuantizer, codes: Tensor, generator: torch.Generator) -> None:
-    """Move codes without members close to the most used codes of their level."""
+def _split_unused(
+    quantizer: ResidualQuantizer, codes: Tensor, weight: Tensor, generator: torch.Generator
+) -> None:
+    """Move codes without members close to those of their level whose members have the most weight."""
     if quantizer.shared:
         return
     for level in range(quantizer.first_level, quantizer.levels):
         book = quantizer.codebook(level)
-        split_largest(book, torch.bincount(codes[:, level], minlength=len(book)), generator)
+        size = torch.zeros_like(book[:, 0]).index_add_(0, codes[:, level], weight)
+        split_largest(book, size, generator)
