@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
@@ -24,6 +25,7 @@ from genius.client import ServerError
 from genius.data.images import open_image
 from genius.data.isolated import SMALL, ImageProcess, open_in_time
 from genius.errors import BadImage, BadInput
+from genius.serve.decoding import ImageDecoder
 from genius.serve.limits import MB, Limits
 
 
@@ -264,3 +266,20 @@ def test_bodies_take_no_more_than_what_is_counted(engine, serving, kit):
                 line.close()
     assert counted > 6 * 8 * MB
     assert now < 1.1 * counted
+
+
+def test_pictures_that_come_one_by_one_need_one_process(kit, monkeypatch):
+    started = []
+    begin = ImageProcess._started
+    monkeypatch.setattr(ImageProcess, "_started", lambda self: started.append(self) or begin(self))
+
+    async def decode() -> None:
+        decoder = ImageDecoder(processes=3, waiting=3, seconds=5.0)
+        try:
+            for colour in ("red", "blue"):
+                assert (await decoder.decode(kit.picture(colour))).size == (64, 48)
+        finally:
+            decoder.close()
+
+    asyncio.run(decode())
+    assert len(started) == 2 and len(set(started)) == 1
