@@ -17,7 +17,7 @@ FILES = sorted((REPOSITORY / "benchmarks" / "results").glob("*.json"))
 OLDER = frozenset(
     {
         "ablations", "any_modality", "chaos", "cluster", "confidence", "decode", "duplicates",
-        "encoders", "fit", "fit_speed", "frontier-cpu", "frontier-cuda", "ingest", "instructions", "mini",
+        "encoders", "fit", "frontier-cpu", "frontier-cuda", "ingest", "instructions", "mini",
         "photos", "recipe", "results-local", "results-universal", "server", "speed-cpu",
         "speed-gpu", "startup", "training", "trie", "words",
     }
