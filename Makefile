@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh machine with Python 3.11: `make demo` and `make test`.
 PYTHON ?= python3
 VENV := .venv
-JOBS ?= 2
+JOBS ?= 3
 BIN := $(VENV)/bin
 
 .PHONY: demo test quick check docs weights clean

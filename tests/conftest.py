@@ -38,7 +38,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # such a shell ignores
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With xdist: slow tests and groups begin first, and a file's tests share a process and its fixtures.
 
-    A mark `xdist_group` puts tests of several files into one process: one after the other, all that use Ray,
+    A mark `xdist_group` puts tests of several files into one process: one after the other, most that use Ray,
     each of which takes more than a core, and all that use a browser.
     """
     if not hasattr(config, "workerinput"):

@@ -28,7 +28,7 @@ from genius.data.tables import read_items
 from genius.engine import Engine
 from genius.errors import GeniusError
 
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = pytest.mark.xdist_group("s3")
 
 SLOW_DOWN = ("503 Slow Down", "SlowDown")
 REFUSED = ("403 Forbidden", "AccessDenied")

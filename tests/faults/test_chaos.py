@@ -61,17 +61,16 @@ def test_what_was_acknowledged_and_is_not_there_is_lost(judging) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("ray")
-def test_a_minute_of_chaos() -> None:
+def test_half_a_minute_of_chaos() -> None:
     pytest.importorskip("ray", reason="a cluster needs the extra `cluster`")
-    command = [sys.executable, str(BENCHMARKS / "chaos.py"), "--minutes", "1", "--out", "-"]
+    command = [sys.executable, str(BENCHMARKS / "chaos.py"), "--minutes", "0.5", "--out", "-"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-2000:] + done.stdout[-4000:]
     found = json.loads(done.stdout)
     assert found["wrong_answers"] == found["lost_acknowledged_items"] == found["unexpected"] == 0
-    assert found["operations"]["writes"] > 10 and found["operations"]["searches"] > 50
-    assert found["faults_injected"] > 10
+    assert found["operations"]["writes"] > 5 and found["operations"]["searches"] > 25
+    assert found["faults_injected"] > 5
 
 
 def test_every_sabotage_of_the_mutation_check_can_be_carried_out() -> None:
