@@ -31,6 +31,7 @@ class DataConfig(ConfigTable):
     datasets: tuple[str, ...] = Field(default=(), strict=False)  # empty: all that the root holds
     features: str = ""  # folder for cached vectors; empty: beside the run
     train: Literal["train", "union_train"] = "train"  # union_train: M-BEIR's union_up, some queries repeated
+    held_out: float = Field(default=0.0, ge=0, lt=1)  # share of train for stages 1 and 2; stage 0: the rest
     default_instructions: bool = True  # to train with, beside the data's own: the product's, and none at all
     val_queries: int = Field(default=0, ge=0)  # at most so many queries of val are asked; 0: all
     val_items: int = Field(default=0, ge=0)  # at most so many items in val's pool, positives first; 0: all

@@ -172,6 +172,30 @@ def test_what_needs_an_unreadable_image_is_left_out(settings, tmp_path: Path, ca
     assert "left out: " in said
 
 
+def test_held_out_queries_are_for_the_stages_after_the_encoder(settings, tmp_path: Path, monkeypatch) -> None:
+    asked: list[set[str]] = []
+    train_encoder, pairs_of = stages.train_stage, stages.pairs_of
+
+    def stage_0(encoder: Any, table: Any, splits: Any, *rest: Any, **more: Any) -> None:
+        asked.append(set(splits.train.query_ids))
+        train_encoder(encoder, table, splits, *rest, **more)
+
+    def stage_1(data: Any, *rest: Any) -> Any:
+        asked.append(set(data.query_ids))
+        return pairs_of(data, *rest)
+
+    monkeypatch.setattr(stages, "train_stage", stage_0)
+    monkeypatch.setattr(stages, "pairs_of", stage_1)
+    few = {f"{name}_training__optimiser__steps": 2 for name in ("encoder", "quantizer", "decoder")}
+    made = recipe(settings, data__held_out=0.4, decoder_training__optimiser__warmup=1, **few)
+    train_stages(made, "all", tmp_path / "run")
+    encoder, later, val = asked
+    assert not encoder & later
+    data = read_training_set(open_dataset("mbeir", settings["data.root"]), "train")
+    assert encoder | later == set(data.query_ids)
+    assert len(val) == 90
+
+
 # --- mini ------------------------------------------------------------------------------------------------
 
 

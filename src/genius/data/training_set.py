@@ -132,7 +132,14 @@ def without_images(data: TrainingSet, rows: Rows) -> TrainingSet:
     keep_query = ~bad[data.query_image] & (left > 0)
     if not keep_query.any():
         raise BadData(f"{len(rows)} images cannot be read, and no query is left without them")
+    return keep_rows(data, keep_item, keep_query)
+
+
+def keep_rows(data: TrainingSet, keep_item: NDArray[np.bool_], keep_query: NDArray[np.bool_]) -> TrainingSet:
+    """`data` with these items and queries alone; every such query has a positive among the items."""
+    owner = np.repeat(np.arange(len(data.query_ids)), np.diff(data.offsets))
     kept = keep_item[data.positives] & keep_query[owner]
+    left = np.bincount(owner[kept], minlength=len(data.query_ids))
     new_row = np.cumsum(keep_item) - 1
     return replace(
         data,
@@ -160,28 +167,29 @@ class _Sample:
         if most_queries:
             hashes: dict[Row, list[int]] = {}
             for query in dataset.queries(split):
-                hashes.setdefault(query.row, []).append(_hash(query.id))
+                hashes.setdefault(query.row, []).append(hash_of(query.id))
             each = -(-most_queries // max(1, len(hashes)))
             self.highest_query = {row: _lowest(several, each) for row, several in hashes.items()}
         if most_items:
             self.needed.update(id_ for query in self.queries() for id_ in query.positives)
-            others = [_hash(item.id) for item in dataset.pool(split) if item.id not in self.needed]
+            others = [hash_of(item.id) for item in dataset.pool(split) if item.id not in self.needed]
             self.highest_item = _lowest(others, max(0, most_items - len(self.needed)))
 
     def queries(self) -> Iterator[LabelledQuery]:
         for query in self.dataset.queries(self.split):
             highest = self.highest_query.get(query.row)
-            if highest is None or _hash(query.id) <= highest:
+            if highest is None or hash_of(query.id) <= highest:
                 yield query
 
     def pool(self) -> Iterator[Item]:
         highest = self.highest_item
         for item in self.dataset.pool(self.split):
-            if highest is None or item.id in self.needed or _hash(item.id) <= highest:
+            if highest is None or item.id in self.needed or hash_of(item.id) <= highest:
                 yield item
 
 
-def _hash(name: str) -> int:
+def hash_of(name: str) -> int:
+    """64 bits that depend on the name alone."""
     digest = hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big")
 

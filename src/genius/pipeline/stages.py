@@ -11,6 +11,7 @@ from rich.console import Console
 
 from genius.config import OptimiserConfig, Recipe
 from genius.data.base import open_dataset
+from genius.data.held_out import split_queries
 from genius.data.pairs import Pairs, pairs_of
 from genius.data.report import Report, printable
 from genius.data.training_set import TrainingSet, read_training_set, without_images
@@ -111,12 +112,13 @@ def _scaled(optimiser: OptimiserConfig, train: Pairs, what: str) -> OptimiserCon
     return fitted
 
 
-def _data(recipe: Recipe, split: str) -> TrainingSet:
-    """A split of the recipe's data: all of train, as much of val as the recipe wants."""
+def _data(recipe: Recipe, split: str, *, stage_0: bool = False) -> TrainingSet:
+    """A split of the recipe's data: the stage's part of train, as much of val as the recipe wants."""
     table = recipe.data
     dataset = open_dataset(table.format, table.root, table.datasets)
     if split == "train":
-        return read_training_set(dataset, table.train, defaults=table.default_instructions)
+        train = read_training_set(dataset, table.train, defaults=table.default_instructions)
+        return split_queries(train, table.held_out, held_out=not stage_0) if table.held_out else train
     return read_training_set(
         dataset, split, chosen=True, most_queries=table.val_queries, most_items=table.val_items
     )
@@ -125,7 +127,7 @@ def _data(recipe: Recipe, split: str) -> TrainingSet:
 def _encoder(recipe: Recipe, folder: Path, device: torch.device) -> None:
     """Stage 0: an encoder in `folder`/model."""
     table = recipe.encoder_training
-    splits = Splits(_data(recipe, "train"), _data(recipe, "val"))
+    splits = Splits(_data(recipe, "train", stage_0=True), _data(recipe, "val"))
     encoder = _initial_encoder(recipe, device)
     teacher, images, texts = None, None, None
     if recipe.distillation is not None:
