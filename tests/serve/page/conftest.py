@@ -64,7 +64,8 @@ class Page:
 
     def search(self, text: str) -> list[str]:
         """Search for a text, and wait for its answer; the ids of the results."""
-        self.run("document.querySelectorAll('#results .card').forEach((card) => card.classList.add('old'))")
+        mark = "document.querySelector('#results').insertAdjacentHTML('beforeend', '<i class=\"card old\"></i>')"
+        self.run(mark)  # goes with the old results: the page begins to search after the key has been pressed
         box = self.one("#q")
         box.clear()
         box.send_keys(text, "\ue007")
