@@ -82,22 +82,27 @@ def test_programs_of_fixed_shape(method: str, rerank: str, more: dict[str, Any],
     given = options(method, rerank, **more)
     plan = plan_search(given, gpu=True)
     if expected is None:
-        assert plan.fixed is None and not plan.fixed_reranks
+        assert plan.fixed is None
         return
     score, k, leaves, batch = expected
-    assert plan.fixed == FixedPlan(given.method, score, 10, k, given.stop, leaves, batch)
-    assert plan.fixed_reranks == (score == "cosine" and rerank == "codes")
+    ranked = rerank == "none" or (score == "cosine" and rerank == "codes")
+    assert plan.fixed == FixedPlan(given.method, score, 10, k, given.stop, leaves, batch, ranked)
     assert plan_search(replace(given, fixed=False), gpu=True).fixed is None
     assert plan_search(replace(given, fixed=True), gpu=False) == plan
     assert plan_search(given, gpu=False).fixed is None
 
 
-def test_segments_that_are_small_flat_or_filtered_have_no_program() -> None:
+def test_segments_that_are_small_flat_or_hardly_kept_have_no_program() -> None:
     codes = np.random.default_rng(0).integers(0, (3, 5, 9), (1000, 3))
     plan = plan_search(options("lookup", "none"), gpu=True)
     large = Trie.build(codes, (3, 5, 9))
     assert plan.fixed_for(TrieSegment(large)) is plan.fixed
-    assert plan.fixed_for(TrieSegment(large, large.allow(np.ones(1000, dtype=bool)))) is None
+    for kept, expected in (
+        (999, replace(plan.fixed, filtered=True)),
+        (250, replace(plan.fixed, filtered=True)),
+        (249, None),
+    ):
+        assert plan.fixed_for(TrieSegment(large, large.allow(np.arange(1000) < kept))) == expected
     assert plan.fixed_for(TrieSegment(Trie.build(codes[:999], (3, 5, 9)))) is None
     assert plan.fixed_for(TrieSegment(Trie.build(codes[:, :1], (3,)))) is None
 

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -22,6 +22,7 @@ from genius.search.segment import TrieSegment
 RERANKED_PER_BEAM = {"codes": 2, "vectors": 4}  # candidates to re-rank, by default
 DECODER_LEAVES_PER_BEAM = {"decoder": 4.0, "cosine": 8.0}  # scored by a program of fixed shape
 CPU_BATCH = 8  # queries that the CPU looks up, one by one, faster than a GPU runs its many small steps
+FIXED_SHARE = 0.25  # of the items that a filter must keep: a program reads those that it drops, too
 FIXED_ITEMS = 1000  # smaller segments change often, and each change would have to be recorded
 
 FixedScore = Literal["similarity", "cosine", "decoder"]
@@ -70,6 +71,8 @@ class FixedPlan:
     stop: int | None
     leaves_per_beam: float  # items it scores
     max_batch: int
+    ranked: bool  # whether its scores are those of the answers, and it gives the best candidates first
+    filtered: bool = False  # whether only some items may be found
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +88,18 @@ class SearchPlan:
     fixed: FixedPlan | None  # replaces lookup or decoder in segments that suit it
 
     def fixed_for(self, segment: TrieSegment) -> FixedPlan | None:
-        """The program of fixed shape that searches this segment; None: it is filtered, or too small."""
+        """The program of fixed shape for this segment; None: it is too small, or keeps few of its items."""
         large = segment.trie.items >= FIXED_ITEMS and segment.trie.tree_levels >= 2
-        return self.fixed if large and segment.allowed is None else None
+        if self.fixed is None or not large or segment.allowed is None:
+            return self.fixed if large else None
+        broad = segment.allowed.items >= FIXED_SHARE * segment.trie.items
+        return replace(self.fixed, filtered=True) if broad else None
 
     @property
     def by_cells(self) -> bool:
         """Whether a lookup only chooses what is re-ranked: then it goes by cells (`genius.search.cells`)."""
         replaced = self.rerank is not None and self.rerank.fusion == 0.0
         return self.lookup is not None and self.decoder is None and self.lookup.stop is None and replaced
-
-    @property
-    def fixed_reranks(self) -> bool:
-        """Whether the scores of the program of fixed shape are those of the re-ranking."""
-        if self.fixed is None or self.rerank is None:
-            return False
-        return self.fixed.score == "cosine" and self.rerank.by == "codes"
 
 
 @lru_cache(256)
@@ -155,6 +154,7 @@ def _plan_fixed(options: SearchOptions, beam: int) -> FixedPlan | None:
         k=beam if options.rerank == "none" else max(_reranked(options), options.k),
         stop=options.stop,
         leaves_per_beam=leaves_per_beam if options.leaves is None else options.leaves / beam,
+        ranked=options.rerank == "none" or (options.rerank == "codes" and score == "cosine"),
         max_batch=64 if score == "decoder" else 256,  # every leaf takes part in a pass of the decoder: memory
     )
 

@@ -129,6 +129,24 @@ def rank(trie: Trie, candidates: Sequence[Candidates], k: int) -> list[RankedIte
     return ranked
 
 
+def read_ranked(
+    trie: Trie, positions: Ints, scores: Floats, leaves: Ints, beams: int, k: int
+) -> list[RankedItems]:
+    """The `k` best of candidates (batch, n) that are ranked already, with -inf in the padding.
+
+    Rows and codes are read for all queries at once; what is done for a single one is to cut its part out.
+    """
+    positions, scores = positions[:, :k], scores[:, :k]
+    there = scores > -np.inf
+    every = positions[there]
+    rows, codes, scores = trie.rows(every), trie.codes(every), scores[there]
+    ends = np.cumsum(there.sum(1)).tolist()
+    return [
+        RankedItems(rows[start:end], scores[start:end], codes[start:end], beams, count)
+        for start, end, count in zip([0, *ends], ends, leaves.tolist(), strict=False)
+    ]
+
+
 def merge(parts: Sequence[RankedItems], k: int) -> RankedItems:
     """The `k` best items found for one query in several segments, with the same rule for ties."""
     if len(parts) == 1:

@@ -19,7 +19,15 @@ from genius.search.decoder import combine, search_by_decoder
 from genius.search.lookup import CandidatesBySegment, search_by_lookup
 from genius.search.options import SearchOptions
 from genius.search.plan import FixedPlan, SearchPlan, plan_search
-from genius.search.rank import Fetch, RankedItems, merge, rank, rerank_by_codes, rerank_by_vectors
+from genius.search.rank import (
+    Fetch,
+    RankedItems,
+    merge,
+    rank,
+    read_ranked,
+    rerank_by_codes,
+    rerank_by_vectors,
+)
 from genius.search.segment import TrieSegment
 
 if TYPE_CHECKING:
@@ -95,13 +103,20 @@ class Searcher:
         if self._is_by_cells(segments, plan, len(z)):
             ranked = [self.cells.search(segment, z, wanted, phi, fetch, plan) for segment in segments]
             return [merge(parts, plan.k) for parts in zip(*ranked, strict=True)]
-        found = self._candidates(segments, z, wanted, plan)
-        ranked = []
-        for segment, candidates in zip(segments, found, strict=True):
-            done = plan.fixed_reranks and plan.fixed_for(segment) is not None
-            if plan.rerank is not None and not done:
-                candidates = self._rerank(segment, candidates, z, phi, fetch, plan)
-            ranked.append(rank(segment.trie, candidates, plan.k))
+        fixed = [plan.fixed_for(segment) for segment in segments]
+        if any(fixed):
+            ranked = [
+                self._fixed(segment, own, z, wanted, phi, fetch, plan)
+                if own is not None
+                else self._ranked(segment, self._plain([segment], z, wanted, plan)[0], z, phi, fetch, plan)
+                for segment, own in zip(segments, fixed, strict=True)
+            ]
+        else:  # the decoder searches all segments as one pool
+            found = self._plain(segments, z, wanted, plan)
+            ranked = [
+                self._ranked(segment, own, z, phi, fetch, plan)
+                for segment, own in zip(segments, found, strict=True)
+            ]
         return [merge(parts, plan.k) for parts in zip(*ranked, strict=True)]
 
     @cached_property
@@ -123,20 +138,6 @@ class Searcher:
             fixed = plan.fixed_for(segment)
             if fixed is not None:
                 self.programs.get(segment.trie, fixed).warm()
-
-    def _candidates(
-        self, segments: Sequence[TrieSegment], z: Floats, modalities: Bools | None, plan: SearchPlan
-    ) -> CandidatesBySegment:
-        """The candidates of each segment and query, by the search's own score."""
-        fixed = [plan.fixed_for(segment) for segment in segments]
-        if not any(fixed):
-            return self._plain(segments, z, modalities, plan)  # the decoder searches all segments as one pool
-        return [
-            self._plain([segment], z, modalities, plan)[0]
-            if own is None
-            else self._fixed(segment, z, modalities, plan, own)
-            for segment, own in zip(segments, fixed, strict=True)
-        ]
 
     def _plain(
         self, segments: Sequence[TrieSegment], z: Floats, modalities: Bools | None, plan: SearchPlan
@@ -180,20 +181,46 @@ class Searcher:
         )
 
     def _fixed(
-        self, segment: TrieSegment, z: Floats, modalities: Bools | None, plan: SearchPlan, fixed: FixedPlan
-    ) -> list[Candidates]:
-        """Candidates by a program of fixed shape; queries whose beams are not exact are searched again."""
-        found = self.programs.get(segment.trie, fixed)(z, modalities)
-        candidates = [found.of_query(query, plan.beam) for query in range(len(z))]
+        self,
+        segment: TrieSegment,
+        fixed: FixedPlan,
+        z: Floats,
+        modalities: Bools | None,
+        phi: NDArray[Any] | None,
+        fetch: Fetch | NDArray[Any] | None,
+        plan: SearchPlan,
+    ) -> list[RankedItems]:
+        """The best items by a program of fixed shape; queries without exact beams are searched again."""
+        found = self.programs.run(segment, fixed, z, modalities)
+        if fixed.ranked:
+            ranked = read_ranked(segment.trie, found.positions, found.scores, found.leaves, plan.beam, plan.k)
+        else:
+            candidates = [found.of_query(query, plan.beam) for query in range(len(z))]
+            ranked = self._ranked(segment, candidates, z, phi, fetch, plan)
         again = np.flatnonzero(~found.exact)
         if len(again):
             mask = None if modalities is None else modalities[again]
             (plain,) = self._plain([segment], z[again], mask, plan)
-            if plan.fixed_reranks:
-                plain = self._rerank(segment, plain, z[again], None, None, plan)
-            for query, own in zip(again, plain, strict=True):
-                candidates[query] = own
-        return candidates
+            own_phi = None if phi is None else phi[again]
+            for query, own in zip(
+                again, self._ranked(segment, plain, z[again], own_phi, fetch, plan), strict=True
+            ):
+                ranked[query] = own
+        return ranked
+
+    def _ranked(
+        self,
+        segment: TrieSegment,
+        candidates: Sequence[Candidates],
+        z: Floats,
+        phi: NDArray[Any] | None,
+        fetch: Fetch | NDArray[Any] | None,
+        plan: SearchPlan,
+    ) -> list[RankedItems]:
+        """The best candidates of each query, re-ranked where the plan says so."""
+        if plan.rerank is not None:
+            candidates = self._rerank(segment, candidates, z, phi, fetch, plan)
+        return rank(segment.trie, candidates, plan.k)
 
     def _rerank(
         self,

@@ -19,10 +19,10 @@ from genius.search.candidates import Candidates
 from genius.search.codebooks import Codebooks
 from genius.search.gpu.fixed_decoder import FixedDecoder
 from genius.search.gpu.fixed_lookup import MIN_DENSITY, FixedLookup
-from genius.search.gpu.fixed_trie import FixedTrie
+from genius.search.gpu.fixed_trie import FilteredTrie, FixedTrie
 from genius.search.gpu.steps import CandidateTensors, FixedShape, choose_shape, ordered_top_k
 from genius.search.lookup import lookup
-from genius.search.trie import Trie
+from genius.search.trie import ItemFilter, Trie
 from genius.search.trie.tensors import Forest, TensorTrie
 
 SIZES = (3, 17, 11, 11, 11)
@@ -134,6 +134,32 @@ def test_lookup_equals_the_plain_search(stop: int, items: int, beam: int) -> Non
         if answers.exact[query]:
             assert int(answers.leaves[query]) == len(leaves)
             assert found(answers, query) == pytest.approx(best(leaves, 10), abs=1e-5)
+
+
+@pytest.mark.parametrize("stop", [2, 3, 4, 5])
+@pytest.mark.parametrize("kept", [0.9, 0.3])
+def test_filters_equal_the_plain_search(decoder: Decoder, stop: int, kept: float) -> None:
+    """One program, recorded once: the filter of the moment is in its tensors."""
+    trie, z, tables = Trie.build(pool(3000), SIZES), queries(5), books()
+    filtered, forest = FilteredTrie(FixedTrie(trie, tables, "cpu")), TensorTrie(trie)
+    shape = FixedShape(30, 10, stop, 3000, 3000)
+    by_tables = FixedLookup(filtered, tables, shape)
+    by_decoder = FixedDecoder(filtered, tables, decoder, shape, suffixes=True)
+    rng = np.random.default_rng(4)
+    for _ in range(2):
+        allowed = ItemFilter.of(rng.random(3000) < kept)
+        with filtered.restricted(allowed):
+            answers, generated = by_tables(z, everything(5)), by_decoder(z, everything(5))
+        assert generated.exact.all() and answers.exact.float().mean() >= 0.6
+        pool_of_allowed = Forest([forest.filtered(allowed)])
+        plain = beam_search(DecoderScorer(decoder, z), pool_of_allowed, 5, 30, stop=stop)[0]
+        for query, own in enumerate(tables.tables(z.numpy())):
+            leaves = lookup(trie, own, 30, stop=stop, allowed=allowed)
+            if answers.exact[query]:
+                assert int(answers.leaves[query]) == len(leaves)
+                assert found(answers, query) == pytest.approx(best(leaves, 10), abs=1e-5)
+            assert int(generated.leaves[query]) == len(plain[query])
+            assert found(generated, query) == pytest.approx(best(plain[query], 10), abs=1e-4)
 
 
 def test_at_a_dense_level_all_children_are_looked_at() -> None:

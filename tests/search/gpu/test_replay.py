@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -70,7 +71,7 @@ def test_answers_as_the_plain_search(world: World, method: Any, rerank: Any) -> 
         assert np.array_equal(ours.codes, world.codes[ours.rows])
 
 
-def test_modalities_and_what_it_cannot_do(world: World) -> None:
+def test_modalities_and_filters(world: World) -> None:
     plain = SearchOptions("generate", beam=20, k=5)
     fixed = replace(plain, fixed=True)
     wanted = np.zeros((9, 3), dtype=bool)
@@ -79,9 +80,36 @@ def test_modalities_and_what_it_cannot_do(world: World) -> None:
     for query, answer in enumerate(world.search(fixed, modalities=wanted)):
         assert len(answer) == (0 if query == 8 else 5)
         assert (answer.codes[:, 0] == query % 3).all()
-    mask = np.random.default_rng(3).random(ITEMS) < 0.5  # a filter goes the plain way
-    for ours, theirs in zip(world.search(fixed, mask=mask), world.search(plain, mask=mask), strict=True):
-        assert ours.rows.tolist() == theirs.rows.tolist()
+    rng = np.random.default_rng(3)
+    for share in (0.5, 0.9, 0.1):  # the last goes the plain way
+        mask = rng.random(ITEMS) < share
+        exact = replace(plain, rerank="codes", leaves=ITEMS, reranked=ITEMS, stop=3, beam=40)
+        found = world.search(replace(exact, fixed=True), mask=mask)
+        for ours, theirs in zip(found, world.search(exact, mask=mask), strict=True):
+            assert mask[ours.rows].all()
+            np.testing.assert_allclose(ours.scores, theirs.scores, atol=1e-4)
+
+
+def test_removed_items_stay_out_of_programs_that_are_recorded(world: World) -> None:
+    """Searches with and without removals take turns, in threads, too: each has its own items."""
+    fixed = SearchOptions("lookup", "codes", beam=40, k=10, fixed=True)
+    whole = TrieSegment(world.trie)
+    first = [answer.rows[0] for answer in world.search(fixed, [whole])]
+    gone = [
+        whole.without(np.flatnonzero(np.isin(world.trie.rows(np.arange(ITEMS)), first[:n]))) for n in (3, 9)
+    ]
+    expected = [
+        [answer.rows.tolist() for answer in world.search(fixed, [segment])] for segment in (whole, *gone)
+    ]
+    for removed, answers in zip((0, 3, 9), expected, strict=True):
+        assert not set(first[:removed]) & {row for rows in answers for row in rows}
+
+    def ask(number: int) -> bool:
+        segment = (whole, *gone)[number % 3]
+        return [answer.rows.tolist() for answer in world.search(fixed, [segment])] == expected[number % 3]
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(ask, range(60)))
 
 
 def test_it_is_for_gpus_and_for_segments_that_suit_it(monkeypatch: pytest.MonkeyPatch) -> None:

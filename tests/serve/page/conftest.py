@@ -64,8 +64,9 @@ class Page:
 
     def search(self, text: str) -> list[str]:
         """Search for a text, and wait for its answer; the ids of the results."""
-        mark = "document.querySelector('#results').insertAdjacentHTML('beforeend', '<i class=\"card old\"></i>')"
-        self.run(mark)  # goes with the old results: the page begins to search after the key has been pressed
+        # goes with the old results: the page begins to search after the key has been pressed
+        mark = '<i class="card old"></i>'
+        self.run("document.querySelector('#results').insertAdjacentHTML('beforeend', arguments[0])", mark)
         box = self.one("#q")
         box.clear()
         box.send_keys(text, "\ue007")

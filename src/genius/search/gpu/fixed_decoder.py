@@ -68,12 +68,12 @@ class FixedDecoder:
             else:
                 beams, parent, code = sparse_children(trie, beams, number, log_probs, shape)
             path = torch.cat([path.gather(1, parent[..., None].expand(-1, -1, number)), code[..., None]], -1)
-        beam, positions, valid = leaves_of(beams, shape.leaves)
+        beam, positions, valid = leaves_of(trie, beams, shape.leaves)
         if self.suffixes:
             total = self._suffix_scores(state, parent_scores, parent, code, beam, positions)
         else:
             total = self._cosine(z, path, beam, positions)
-        return best_leaves(total.masked_fill(~valid, -torch.inf), positions, beams, shape.k)
+        return best_leaves(trie, total.masked_fill(~valid, -torch.inf), positions, beams, shape.k)
 
     def _log_probs(self, hidden: Tensor, level: int) -> Tensor:
         """Log-probabilities of the codes of a level, normalised as the decoder was trained."""

@@ -65,11 +65,11 @@ class FixedLookup:
                 beams = dense_children(beams, level, table[:, None], shape.beam)[0]
             else:
                 beams = sparse_children(trie, beams, number, table[:, None], shape)[0]
-        beam, positions, valid = leaves_of(beams, shape.leaves)
+        beam, positions, valid = leaves_of(trie, beams, shape.leaves)
         total = beams.scores.gather(1, beam) + self.suffix_scores(every, positions, shape.stop)
         if self.cosine:
             total = total / trie.length[positions].clamp_min(1e-6)
-        return best_leaves(total.masked_fill(~valid, -torch.inf), positions, beams, shape.k)
+        return best_leaves(trie, total.masked_fill(~valid, -torch.inf), positions, beams, shape.k)
 
     def suffix_scores(self, every: Tensor, positions: Tensor, level: int) -> Tensor:
         """What the codes from `level` on add to the scores of items, (batch, n)."""

@@ -7,8 +7,11 @@ has few items, children are read from ranges of a fixed width (`TensorTrie`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
 from itertools import accumulate
+from threading import Lock
 
 import numpy as np
 import torch
@@ -17,7 +20,7 @@ from torch.nn import functional as F
 
 from genius.search.arrays import Ints
 from genius.search.codebooks import Codebooks
-from genius.search.trie import Trie
+from genius.search.trie import ItemFilter, Trie
 from genius.search.trie.tensors import TensorTrie
 
 DENSE_CELLS = 1 << 27  # prefixes times codes: a byte each
@@ -40,12 +43,28 @@ class DenseLevel:
         self.exists[self.keys] = True
         self.exists = self.exists.view(self.prefixes, self.size)
         self.density = len(keys) / max(1, self.prefixes * self.size)  # share of cells that are children
+        self.allowed: Tensor | None = None  # (children,) which of them have items that may be found
+
+    def filterable(self) -> DenseLevel:
+        """The same level with tensors of its own for a filter."""
+        other = copy(self)
+        other.allowed, other.exists = torch.ones_like(self.keys, dtype=torch.bool), self.exists.clone()
+        return other
+
+    def write_filter(self, count_before: Tensor) -> None:
+        """Let only children exist that have allowed items."""
+        assert self.allowed is not None
+        count = count_before[self.start]
+        self.allowed.copy_(count[1:] > count[:-1])
+        self.exists.view(-1)[self.keys] = self.allowed
 
     def find(self, node: Tensor, code: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Number among all children, first and last position, and whether the child exists."""
         key = (node - self.first) * self.size + code
         number = torch.searchsorted(self.keys, key).clamp_max(len(self.keys) - 1)
         exists = self.keys[number] == key
+        if self.allowed is not None:
+            exists = exists & self.allowed[number]
         start = self.start[number]
         return number, start, torch.where(exists, self.start[number + 1], start), exists
 
@@ -67,6 +86,7 @@ class FixedTrie:
             prefixes = int(trie.levels[level + 1] - trie.levels[level]) - 1
             if level < len(trie.sizes) and 0 < prefixes * trie.sizes[level] <= DENSE_CELLS:
                 self.dense_levels[level] = DenseLevel(trie, level, self.device)
+        self.allowed: Tensor | None = None  # (nodes,) which of them have items that may be found
         self.mean_items = _mean_items(trie)  # of a prefix of 0, 1, … codes, in the tree
         self._read_items(torch.from_numpy(codebooks.vectors).to(self.device), codebooks.sizes)
 
@@ -81,6 +101,41 @@ class FixedTrie:
             codes = torch.stack([self.tensors.codes(positions, level) for level in range(len(sizes))], 1)
             self.below[positions] = codes[:, self.tree_levels :].to(kind)
             self.length[positions] = F.embedding_bag(codes + rows, vectors, mode="sum").norm(dim=1)
+
+
+class FilteredTrie(FixedTrie):
+    """The same trie for some of its items.
+
+    The filter is written into tensors that stay where they are, so a recorded program finds there the filter
+    of the moment.
+    """
+
+    def __init__(self, trie: FixedTrie) -> None:
+        self.__dict__.update(trie.__dict__)
+        self.tensors = trie.tensors.filterable()
+        self.allowed = torch.ones_like(self.node, dtype=torch.bool)
+        self.dense_levels = {number: level.filterable() for number, level in trie.dense_levels.items()}
+        self._filter: ItemFilter | None = None
+        self._lock = Lock()
+
+    @contextmanager
+    def restricted(self, allowed: ItemFilter) -> Iterator[None]:
+        """Programs that run in this context find the allowed items alone."""
+        with self._lock:
+            if self._filter is not allowed:
+                self._write(allowed)
+            yield
+
+    def _write(self, allowed: ItemFilter) -> None:
+        mask, count_before = self.tensors.mask, self.tensors.count_before
+        assert mask is not None and count_before is not None and self.allowed is not None
+        self._filter = None
+        mask.copy_(torch.from_numpy(allowed.mask))
+        count_before.copy_(torch.from_numpy(allowed.count_before))
+        self.allowed.copy_(count_before[self.end] > count_before[self.start])
+        for level in self.dense_levels.values():
+            level.write_filter(count_before)
+        self._filter = allowed
 
 
 def _mean_items(trie: Trie) -> list[float]:

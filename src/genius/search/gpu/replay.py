@@ -28,13 +28,13 @@ Program = Callable[[Tensor, Tensor], CandidateTensors]
 class CandidateArrays(NamedTuple):
     """The candidates of a batch, on the host."""
 
-    positions: NDArray[np.int64]  # (batch, k) ascending
+    positions: NDArray[np.int64]  # (batch, k) ascending, or in the order of the scores
     scores: NDArray[np.float32]  # (batch, k), -inf in the padding
     leaves: NDArray[np.int64]  # (batch,) items under the beams
     exact: NDArray[np.bool_]  # (batch,) whether the beams are those of the plain search
 
     def of_query(self, query: int, beams: int) -> Candidates:
-        """The candidates of one query."""
+        """The candidates of one query, if positions ascend."""
         valid = self.scores[query] > -np.inf
         leaves = int(self.leaves[query])
         return Candidates(self.positions[query][valid], self.scores[query][valid], beams, leaves)
@@ -48,7 +48,10 @@ class _Recording(NamedTuple):
 
 
 class GraphReplay:
-    """A program for batches of any size, at most `batch_sizes[-1]` at a time; one thread at a time."""
+    """A program for batches of any size, at most `batch_sizes[-1]` at a time; one thread at a time.
+
+    With `ranked`, the best candidates come first, and of equal ones the lower position.
+    """
 
     def __init__(
         self,
@@ -59,9 +62,10 @@ class GraphReplay:
         *,
         batch_sizes: Sequence[int] = BATCH_SIZES,
         compiled: bool = False,
+        ranked: bool = False,
     ) -> None:
         self.device, self.dim, self.modalities = torch.device(device), dim, modalities
-        self.batch_sizes = tuple(sorted(batch_sizes))
+        self.batch_sizes, self.ranked = tuple(sorted(batch_sizes)), ranked
         self.program = _compiled(program) if compiled else program
         self._recordings: dict[int, _Recording] = {}
         self._memory_pool: Any = None
@@ -100,7 +104,8 @@ class GraphReplay:
     def _record(self, size: int) -> _Recording:
         if size in self._recordings:
             return self._recordings[size]
-        program = self.program  # `run` must not hold self: such a cycle would keep GPU memory for long
+        # `run` must not hold self: such a cycle would keep GPU memory for long
+        program, ranked = self.program, self.ranked
         z = torch.zeros(size, self.dim, device=self.device)
         modalities = torch.ones(size, self.modalities, dtype=torch.bool, device=self.device)
         k = program(z, modalities).positions.shape[1]
@@ -109,9 +114,13 @@ class GraphReplay:
         def run() -> None:
             with torch.no_grad():
                 found = program(z, modalities)
-                bits = found.scores.contiguous().view(torch.int32).long()
+                positions, scores = found.positions, found.scores
+                if ranked:
+                    scores, order = scores.sort(dim=1, descending=True, stable=True)
+                    positions = positions.gather(1, order)
+                bits = scores.contiguous().view(torch.int32).long()
                 rest = [found.leaves.long()[:, None], found.exact.long()[:, None]]
-                out.copy_(torch.cat([found.positions, bits, *rest], 1))
+                out.copy_(torch.cat([positions, bits, *rest], 1))
 
         recorded = self._capture(run) if self.device.type == "cuda" else run
         self._recordings[size] = _Recording(z, modalities, out, recorded)

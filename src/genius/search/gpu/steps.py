@@ -65,7 +65,8 @@ def choose_shape(
 
 def first_beams(trie: FixedTrie, scores: Tensor, modalities: Tensor, beam: int) -> tuple[Beams, Tensor]:
     """The best of all prefixes of the first levels, and their columns in `scores` (batch, prefixes)."""
-    scores = scores.masked_fill(~modalities[:, trie.codes[0]], -torch.inf)
+    usable = modalities[:, trie.codes[0]]
+    scores = scores.masked_fill(~(usable if trie.allowed is None else usable & trie.allowed), -torch.inf)
     order = torch.arange(scores.shape[1], device=scores.device).expand_as(scores)
     column, best, _ = ordered_top_k(scores, order, beam)
     start = trie.start[column]
@@ -119,21 +120,23 @@ def _columns_needed(trie: FixedTrie, ranges: Ranges, level: int) -> Tensor:
     return ((first[ranges.node + 1] - first[ranges.node]) * (ranges.end > ranges.start)).sum(1)
 
 
-def leaves_of(beams: Beams, width: int) -> tuple[Tensor, Tensor, Tensor]:
+def leaves_of(trie: FixedTrie, beams: Beams, width: int) -> tuple[Tensor, Tensor, Tensor]:
     """Items under the beams: beam, position, valid; where they do not fit, those of the best beams."""
     items = beams.end - beams.start
     order = beams.scores.sort(dim=1, descending=True, stable=True).indices
     sizes = items.gather(1, order)
     before = sizes.cumsum(1) - sizes
     kept = torch.zeros_like(items).scatter(1, order, (before < width).long())
-    return spread_ranges(beams.start, items * kept, width)
+    beam, positions, valid = spread_ranges(beams.start, items * kept, width)
+    mask = trie.tensors.mask
+    return beam, positions, valid if mask is None else valid & mask[positions]
 
 
-def best_leaves(total: Tensor, positions: Tensor, beams: Beams, k: int) -> CandidateTensors:
+def best_leaves(trie: FixedTrie, total: Tensor, positions: Tensor, beams: Beams, k: int) -> CandidateTensors:
     """The `k` items with the best `total` (batch, leaves)."""
     order = torch.arange(total.shape[1], device=total.device).expand_as(total)
     column, best, _ = ordered_top_k(total, order, k)
-    leaves = (beams.end - beams.start).sum(1)
+    leaves = trie.tensors.count(Ranges(beams.start, beams.end, beams.node)).sum(1)
     return CandidateTensors(positions.gather(1, column), best, leaves, beams.exact)
 
 

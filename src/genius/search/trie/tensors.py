@@ -53,6 +53,13 @@ class TensorTrie:
         other.count_before = _tensor(allowed.count_before, self.device)
         return other
 
+    def filterable(self) -> TensorTrie:
+        """The same trie, sharing its tensors, with a mask and counts of its own that allow all items."""
+        other = copy(self)
+        other.mask = torch.ones(self.items, dtype=torch.bool, device=self.device)
+        other.count_before = torch.arange(self.items + 1, dtype=torch.int32, device=self.device)
+        return other
+
     def root(self, batch: int) -> Ranges:
         """The empty prefix, once per query."""
         zero = torch.zeros(batch, 1, dtype=torch.long, device=self.device)
