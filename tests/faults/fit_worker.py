@@ -90,7 +90,7 @@ def together(folder: Path, points: np.ndarray) -> dict[str, str]:
     begun, go_on = os.pipe(), os.pipe()
 
     def held(what: str, items: int) -> None:
-        if what == "learning codes":
+        if what == "learning codes from items":
             os.write(begun[1], b"x")
             os.read(go_on[0], 1)
 

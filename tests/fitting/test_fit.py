@@ -82,6 +82,15 @@ def test_adding_fits_once_there_are_enough_items_and_again_when_they_have_moved(
         assert engine.stats()["fit"]["worth_fitting"] is None
 
 
+def test_the_command_says_what_takes_long(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from genius.cli.fit import report_fit
+
+    with Engine.create(tmp_path / "index", encoder="vectors", dim=DIM) as engine:
+        engine.add(items(vectors(300)))
+        report_fit(engine)
+    assert "learning codes from items: 300" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("form", ["jsonl", "tar"])
 def test_an_export_brings_the_fitted_codes_along(tmp_path: Path, form: str) -> None:
     from genius.store.exporting import export_lines, export_tar
@@ -131,6 +140,7 @@ def test_a_fit_of_a_trained_model_keeps_its_encoder(tmp_path: Path) -> None:
         assert engine.model.encoder is encoder  # type: ignore[attr-defined]
         assert [hit.id for hit in after] == [hit.id for hit in before]
         assert after[0].score == pytest.approx(before[0].score, abs=1e-6)
+        assert after[0].confidence == pytest.approx(before[0].confidence, abs=0.02)
         assert len(after[0].codes) == 4
         engine.add([Item("a loud dog", text="a loud dog")])
     with Engine.open(tmp_path / "index", model="mini") as again:  # it still is an index of mini

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -79,11 +81,17 @@ def report_fit(
     from genius.data.report import Report
 
     report = Report()
-    with progress(engine.stats()["items"], "fit") as done:
+    with ExitStack() as bar:
+        done: Callable[[int], None] | None = None
 
         def tell(what: str, items: int) -> None:
-            if what == "coding items":
-                done(items)
+            nonlocal done
+            if what != "coding items":  # takes a minute or more, whatever the number of items
+                say(f"{what}: {items:,}")
+                return
+            if done is None:
+                done = bar.enter_context(progress(engine.stats()["items"], "coding items"))
+            done(items)
 
         result = engine.fit(
             item_bytes=item_bytes, pairs=pairs, decoder=decoder, seed=seed, report=report, progress=tell

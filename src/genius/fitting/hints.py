@@ -119,7 +119,7 @@ def learn_from_pairs(
     trial = Trial(held_out, options.beam)
     before = trial.by_codes(quantizer)
     rates = {"exact": trial.exact().rates(), "codes": before.rates()}
-    progress("tuning the codes")
+    progress("tuning the codes with pairs")
     tuned = copy.deepcopy(quantizer)
     plan = options.tuning.model_copy(update={"batch": min(options.tuning.batch, train.queries)})
     tune(tuned, train, plan, options.seed)
@@ -129,7 +129,7 @@ def learn_from_pairs(
     reasons, kept = [why], tuned if keep_tuned else quantizer
     learned = None
     if decoder:
-        progress("training a decoder")
+        progress("training a decoder with pairs")
         learned = _train_decoder(kept, train, options)
         by_decoder = trial.by_decoder(kept, learned)
         rates["decoder"] = by_decoder.rates()

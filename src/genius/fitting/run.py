@@ -102,7 +102,7 @@ def fit_index(
         raise BadInput(f"{index.folder} is empty, so there is nothing to fit codes to: add items first")
     assert index.dim is not None
     chosen = sample_rows(len(rows), options).numpy()
-    tell("learning codes", len(chosen))
+    tell("learning codes from items", len(chosen))
     sample = torch.from_numpy(index.truth.vectors(rows[chosen], index.dim).astype(np.float32))
     kinds = torch.from_numpy(modality[chosen].astype(np.int64))
     before = fit_state(index).distortion_now
