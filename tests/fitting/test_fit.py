@@ -141,7 +141,7 @@ def test_a_fit_of_a_trained_model_keeps_its_encoder(tmp_path: Path) -> None:
         assert [hit.id for hit in after] == [hit.id for hit in before]
         assert after[0].score == pytest.approx(before[0].score, abs=1e-6)
         assert after[0].confidence == pytest.approx(before[0].confidence, abs=0.02)
-        assert len(after[0].codes) == 4
+        assert len(after[0].codes) == 5  # the modality takes two bits, so a code of six fits beside it
         engine.add([Item("a loud dog", text="a loud dog")])
     with Engine.open(tmp_path / "index", model="mini") as again:  # it still is an index of mini
         assert {hit.id for hit in again.search("a dog", k=2, want="text")} == {"two dogs", "a loud dog"}
@@ -202,8 +202,8 @@ def test_an_engine_that_is_open_takes_over_the_fit_of_another_process(tmp_path: 
             assert by_codes(reader, query) == by_codes(writer, query)
             subprocess.run([sys.executable, "-c", FIT, str(tmp_path / "index")], check=True)
             assert by_codes(reader, query) == by_codes(writer, query)
-            assert reader.index.levels == 5
+            assert reader.index.levels == 6
             writer.add([Item("late", vector=late)])  # coded by the new codebooks
             for engine in (reader, writer):
                 assert by_codes(engine, late)[0][0] == "late"
-                assert len(by_codes(engine, late)[0][1]) == 5
+                assert len(by_codes(engine, late)[0][1]) == 6

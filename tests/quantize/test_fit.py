@@ -2,7 +2,16 @@ import pytest
 import torch
 
 from genius.errors import BadInput
-from genius.quantize.fit import FitOptions, fit_quantizer, fitted_sizes, refinement_rounds, sample_rows
+from genius.quantize.fit import (
+    FitOptions,
+    bytes_of,
+    fit_quantizer,
+    fitted_sizes,
+    item_metric,
+    refinement_rounds,
+    sample_rows,
+)
+from genius.quantize.model import load_quantizer, save_quantizer
 
 DIM = 16
 
@@ -26,7 +35,8 @@ def test_codes_have_the_bytes_asked_for_and_start_with_the_modality():
     x, modality = collection()
     quantizer = fit_quantizer(x, modality, FitOptions(item_bytes=6, rounds=2))
     codes = quantizer.encode(torch.nn.functional.normalize(x, dim=1), modality)
-    assert codes.shape == (len(x), 6)
+    assert codes.shape == (len(x), 7)
+    assert bytes_of(quantizer.sizes) == 6  # two bits, five bytes and six bits
     assert torch.equal(codes[:, 0], modality)
     assert codes.max() < 256
     assert quantizer.fusion.preset == "sum"
@@ -86,9 +96,49 @@ def test_small_and_repetitive_collections_are_coded_without_error(n):
 
 def test_sizes_grow_with_the_collection():
     sizes = [fitted_sizes(items, 15) for items in (10, 1000, 10_000, 10_000_000)]
-    assert all(size[0] == 3 and len(size) == 15 for size in sizes)
+    assert all(size[0] == 3 and len(size) == 16 for size in sizes)
     assert [size[1] for size in sizes] == sorted(size[1] for size in sizes)
-    assert sizes[-1] == (3, *(256,) * 14)
+    assert sizes[-1] == (3, *(256,) * 14, 64)
+    assert [bytes_of(fitted_sizes(10_000, number)) for number in (2, 15, 16)] == [2, 15, 16]
+
+
+def test_distances_count_more_where_items_differ_more():
+    """Of two errors of one length, the one in the direction of the larger variance is avoided."""
+    rng = torch.Generator().manual_seed(0)
+    spread = torch.tensor([3.0] * 4 + [0.3] * 12)
+    x = torch.nn.functional.normalize(torch.randn(3000, 16, generator=rng) * spread, dim=1)
+    modality = torch.zeros(3000, dtype=torch.long)
+
+    def errors(power: float) -> tuple[float, float]:
+        quantizer = fit_quantizer(x, modality, FitOptions(item_bytes=3, rounds=4, metric_power=power))
+        left = x - quantizer.decode(quantizer.encode(x, modality))
+        return float(left[:, :4].square().sum()), float(left[:, 4:].square().sum())
+
+    (wide, narrow), (plain_wide, plain_narrow) = errors(0.5), errors(0.0)
+    assert wide < 0.9 * plain_wide
+    assert narrow > plain_narrow
+
+
+def test_the_metric_is_undone_by_its_inverse():
+    x, modality = collection(500)
+    z = torch.nn.functional.normalize(x, dim=1)
+    metric, inverse = item_metric(z, modality, 0.5)
+    assert torch.allclose(metric @ inverse, torch.eye(z.shape[1]), atol=1e-4)
+    assert torch.equal(item_metric(z[:1], modality[:1], 0.5)[0], torch.eye(z.shape[1]))  # one item: no spread
+
+
+def test_codes_follow_the_code_vectors_when_these_change(tmp_path):
+    x, modality = collection(600)
+    z = torch.nn.functional.normalize(x, dim=1)
+    quantizer = fit_quantizer(x, modality, FitOptions(item_bytes=4, rounds=1))
+    before = quantizer.encode(z, modality)
+    table = save_quantizer(quantizer, tmp_path)
+    assert torch.equal(load_quantizer(tmp_path, table).encode(z, modality), before)
+    with torch.no_grad():
+        first = quantizer.residual.codebook(1)
+        first.copy_(first.flip(0))
+    after = quantizer.encode(z, modality)
+    assert torch.equal(after[:, 1], len(first) - 1 - before[:, 1])
 
 
 def test_bad_input_is_refused_with_a_cure():
@@ -103,4 +153,4 @@ def test_bad_input_is_refused_with_a_cure():
 
 def test_rounds_of_refinement_by_size():
     sizes = (0, 1_000, 4_000, 8_000, 16_000, 40_000, 10_000_000)
-    assert [refinement_rounds(items) for items in sizes] == [10, 10, 20, 40, 25, 10, 10]
+    assert [refinement_rounds(items) for items in sizes] == [10, 10, 20, 40, 40, 16, 10]

@@ -28,7 +28,7 @@ from genius.fitting.hints import HintOptions, HintReport, HintResult, learn_from
 from genius.fitting.pairs import EmbeddedPairs, LabelledPairs, StoredVectors, embed_pairs, read_pairs
 from genius.model import Model, model_fingerprint
 from genius.model_toml import read_model_toml
-from genius.quantize.fit import FitOptions, fit_quantizer, sample_rows
+from genius.quantize.fit import FitOptions, bytes_of, fit_quantizer, sample_rows
 from genius.store.index import Index
 from genius.store.recoding import recode, require_vectors
 from genius.store.records import Codes, RecordBatch
@@ -138,7 +138,7 @@ def fit_index(
         record.number,
         len(rows),
         quantizer.sizes,
-        len(quantizer.sizes),
+        bytes_of(quantizer.sizes),
         record.distortion,
         before,
         None if learned is None else learned.report,

@@ -2,12 +2,14 @@
 
 Level 0 is the mean of each modality, so a gap between the modalities is taken out before the first code. The
 levels after it are k-means of the residuals, refined together (`genius.quantize.refine`). Items are encoded
-with a beam. Fitting works on a sample, so its memory and time do not grow with the collection; encoding reads
-the items in chunks.
+with a beam. Distances count more in directions in which items differ more: queries differ there, too, so an
+error there changes the order of the items more. Fitting works on a sample, so its memory and time do not grow
+with the collection; encoding reads the items in chunks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +20,7 @@ from genius.errors import BadInput
 from genius.quantize.codebooks import init_codebooks
 from genius.quantize.model import Quantizer
 from genius.quantize.refine import refine
-from genius.quantize.residual import MODALITIES
+from genius.quantize.residual import MODALITIES, ResidualQuantizer
 from genius.seeding import generator_for
 
 MAX_CODES = 256  # a code is a byte
@@ -27,8 +29,10 @@ ITEMS_PER_SEED = 64  # vectors for each code that k-means and the first rounds o
 KMEANS_ROUNDS = 6
 LAST_ROUNDS = 2  # of refinement, on the whole sample
 LEAST_ROUNDS, MOST_ROUNDS = 10, 40  # of refinement
-ITEM_ROUNDS = 400_000  # a smaller sample can be looked at more often in the same time
+ITEM_ROUNDS = 660_000  # a smaller sample can be looked at more often in the same time
 ITEMS_PER_ROUND = 200  # a thousand items are told apart after few rounds
+LEAST_VARIANCE = 1e-4  # of the largest: directions with less count as much
+MODALITY_BITS = 2
 ITEMS_PER_CODE = 4  # vectors of the sample for each code of a level; fewer, and codes fit single vectors
 
 
@@ -36,21 +40,30 @@ ITEMS_PER_CODE = 4  # vectors of the sample for each code of a level; fewer, and
 class FitOptions:
     """How codebooks are fitted."""
 
-    item_bytes: int = 15  # bytes of an item's codes, the modality included
+    item_bytes: int = 15  # bytes of an item's codes, the modality's two bits included
     sample: int = 65_536  # embeddings that the codebooks are fitted to, at most
     rounds: int | None = None  # of refinement, which take most of the time; None: by the sample's size
     code_beam: int = 8
+    metric_power: float = 0.15  # of the items' covariance; 0: all directions count alike
     seed: int = 0
 
 
 def fitted_sizes(items: int, item_bytes: int) -> tuple[int, ...]:
-    """Codes per level for a collection of `items`: the modality, then as many levels as there are bytes."""
+    """Codes per level for a collection of `items`: the modality, then as many codes as fit into the bytes.
+
+    15 bytes are two bits, 14 codes of 8 bits and one of 6.
+    """
     if item_bytes < 2:
         raise BadInput(f"{item_bytes} bytes an item: level 0 is the modality, so at least 2 are needed")
     codes = MIN_CODES
     while codes < MAX_CODES and items >= 2 * codes * ITEMS_PER_CODE:
         codes *= 2
-    return (MODALITIES, *(codes,) * (item_bytes - 1))
+    return (MODALITIES, *(codes,) * (item_bytes - 1), min(codes, 1 << (8 - MODALITY_BITS)))
+
+
+def bytes_of(sizes: Sequence[int]) -> int:
+    """Bytes that the codes of an item take, if those of a level take as many bits as they need."""
+    return -(-sum(max(1, (size - 1).bit_length()) for size in sizes) // 8)
 
 
 def fit_quantizer(embeddings: Tensor, modality: Tensor, options: FitOptions = FitOptions()) -> Quantizer:  # noqa: B008 (frozen)
@@ -64,20 +77,43 @@ def fit_quantizer(embeddings: Tensor, modality: Tensor, options: FitOptions = Fi
     z, modality = F.normalize(embeddings[rows].float(), dim=1), modality[rows]
     if not bool(z.isfinite().all()):
         raise BadInput("NaN or Inf among the embeddings: mend or leave out those items")
+    metric, inverse = item_metric(z, modality, options.metric_power)
+    z = z @ metric
     sizes = fitted_sizes(len(z), options.item_bytes)
-    quantizer = Quantizer(z.shape[1], sizes, fusion="sum", encode_beam=options.code_beam).to(z.device)
+    codebooks = ResidualQuantizer(z.shape[1], sizes).to(z.device)
     generator = generator_for(z.device, options.seed, "fit")
     few = torch.randperm(len(z), generator=generator, device=z.device)[: max(sizes) * ITEMS_PER_SEED]
-    init_codebooks(quantizer.residual, z[few], modality[few], generator, KMEANS_ROUNDS, seeding="random")
+    init_codebooks(codebooks, z[few], modality[few], generator, KMEANS_ROUNDS, seeding="random")
     rounds = refinement_rounds(len(z)) if options.rounds is None else options.rounds
     last = min(rounds, LAST_ROUNDS) if len(few) < len(z) else 0
     for rows, some in ((few, rounds - last), (torch.arange(len(z), device=z.device), last)):
         if some:
             refine(
-                quantizer.residual, z[rows], modality[rows],
+                codebooks, z[rows], modality[rows],
                 rounds=some, beam=options.code_beam, ordered=True, seed=options.seed,
             )  # fmt: skip
+    quantizer = Quantizer(
+        z.shape[1], sizes, fusion="sum", weighted=True, encode_beam=options.code_beam
+    ).to(z.device)  # fmt: skip
+    quantizer.residual.metric = metric
+    quantizer.residual.vectors.copy_(codebooks.vectors @ inverse)
     return quantizer.eval().requires_grad_(False)
+
+
+def item_metric(z: Tensor, modality: Tensor, power: float) -> tuple[Tensor, Tensor]:
+    """The covariance of z (n, dim) within its modalities to `power` / 2, and its inverse.
+
+    The mean variance of a direction counts as 1. Both are symmetric, (dim, dim).
+    """
+    centred = z.double()
+    for kind in range(MODALITIES):
+        own = modality == kind
+        if bool(own.any()):
+            centred[own] -= centred[own].mean(0)
+    variance, directions = torch.linalg.eigh(centred.T @ centred / len(z))
+    variance = variance.clamp(min=float(variance.max()) * LEAST_VARIANCE)
+    scale = (variance / variance.mean()) ** (power / 2) if float(variance.max()) > 0 else variance + 1
+    return ((directions * scale) @ directions.T).to(z), ((directions / scale) @ directions.T).to(z)
 
 
 def refinement_rounds(items: int) -> int:

@@ -33,12 +33,15 @@ class Quantizer(nn.Module):
         fusion: str = "released",
         modality: str = "assigned",
         shared_codebooks: bool = False,
+        weighted: bool = False,
         encode_beam: int = 1,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.fusion = Fusion(dim, fusion, dropout)
-        self.residual = ResidualQuantizer(dim, sizes, modality=modality, shared=shared_codebooks)
+        self.residual = ResidualQuantizer(
+            dim, sizes, modality=modality, shared=shared_codebooks, weighted=weighted
+        )
         self.encode_beam = encode_beam
 
     @property
@@ -103,6 +106,7 @@ class Quantizer(nn.Module):
 
     def shape(self) -> dict[str, Any]:
         """The arguments that build this quantizer again, as plain values."""
+        weighted = {} if self.residual.metric is None else {"weighted": True}
         return {
             "dim": self.dim,
             "sizes": list(self.sizes),
@@ -110,6 +114,7 @@ class Quantizer(nn.Module):
             "modality": self.residual.modality,
             "shared_codebooks": self.residual.shared,
             "encode_beam": self.encode_beam,
+            **weighted,
         }
 
 

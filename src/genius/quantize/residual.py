@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,14 +35,22 @@ class ResidualQuantizer(nn.Module):
     `modality` says where the code of level 0 comes from: `assigned` (the caller passes it), `nearest` (the
     nearest code vector, as released), `classifier` (a linear classifier; nothing is subtracted from the
     residual, supplement C.2) or `none` (there is no such level). With `shared`, all other levels use one
-    codebook (supplement, Table 6).
+    codebook (supplement, Table 6). With `weighted`, distances are |(x - y) metric|: codes are found by them,
+    everything else is as without.
     """
 
     vectors: Tensor
     row_of_level: Tensor
+    metric: Tensor | None  # (dim, dim)
 
     def __init__(
-        self, dim: int, sizes: Sequence[int], *, modality: str = "assigned", shared: bool = False
+        self,
+        dim: int,
+        sizes: Sequence[int],
+        *,
+        modality: str = "assigned",
+        shared: bool = False,
+        weighted: bool = False,
     ) -> None:
         super().__init__()
         sizes = tuple(sizes)
@@ -63,6 +72,8 @@ class ResidualQuantizer(nn.Module):
         self.register_buffer("vectors", torch.zeros(rows, dim))
         self.register_buffer("row_of_level", torch.tensor(self.starts), persistent=False)
         self.classifier = nn.Linear(dim, MODALITIES) if modality == "classifier" else None
+        self.register_buffer("metric", torch.eye(dim) if weighted else None)
+        self._by_metric: tuple[Any, ResidualQuantizer] | None = None
 
     @property
     def levels(self) -> int:
@@ -86,6 +97,8 @@ class ResidualQuantizer(nn.Module):
         whose sum is nearer to z.
         """
         self._check(z, modality)
+        if self.metric is not None:
+            return self._times_metric().encode(z.to(self.metric) @ self.metric, modality, beam)
         codes = torch.empty(len(z), self.levels, dtype=torch.long, device=z.device)
         chunk = max(1, SCORES_AT_ONCE // (max(self.sizes) * beam))
         tables = BeamTables(self) if beam > 1 and BeamTables.worthwhile(self, len(z)) else None
@@ -134,6 +147,16 @@ class ResidualQuantizer(nn.Module):
                 logits: Tensor = self.classifier(z)
                 return logits.argmax(1)
         return nearest(z, self.codebook(0))
+
+    def _times_metric(self) -> ResidualQuantizer:
+        """The code vectors times the metric; made again if one of them has changed."""
+        assert self.metric is not None
+        state = [(tensor.data_ptr(), tensor._version) for tensor in (self.vectors, self.metric)]
+        if self._by_metric is None or self._by_metric[0] != state:
+            other = ResidualQuantizer(self.dim, self.sizes, modality=self.modality, shared=self.shared)
+            other.vectors = self.vectors @ self.metric
+            self._by_metric = state, other
+        return self._by_metric[1]
 
     def _greedy(self, z: Tensor, modality: Tensor | None) -> Tensor:
         codes = []
