@@ -105,12 +105,13 @@ def item_metric(z: Tensor, modality: Tensor, power: float) -> tuple[Tensor, Tens
 
     The mean variance of a direction counts as 1. Both are symmetric, (dim, dim).
     """
-    centred = z.double()
+    covariance = z.new_zeros(z.shape[1], z.shape[1], dtype=torch.float64)
     for kind in range(MODALITIES):
-        own = modality == kind
-        if bool(own.any()):
-            centred[own] -= centred[own].mean(0)
-    variance, directions = torch.linalg.eigh(centred.T @ centred / len(z))
+        own = z[modality == kind]
+        if len(own):
+            own = own - own.mean(0)
+            covariance += (own.T @ own).double() / len(z)
+    variance, directions = torch.linalg.eigh(covariance)
     variance = variance.clamp(min=float(variance.max()) * LEAST_VARIANCE)
     scale = (variance / variance.mean()) ** (power / 2) if float(variance.max()) > 0 else variance + 1
     return ((directions * scale) @ directions.T).to(z), ((directions / scale) @ directions.T).to(z)
