@@ -166,6 +166,40 @@ def test_a_dry_run_says_what_would_be_done(genius, pictures, fake):
     assert counts == {name: real[name] for name in counts}
 
 
+def test_a_dry_run_of_a_table_counts_as_the_run_does(genius, tmp_path):
+    """Prices that change, ids that come twice, pictures that are missing."""
+    Image.new("RGB", (32, 24), "red").save(tmp_path / "red.png")
+    file = tmp_path / "stock.csv"
+    file.write_text("id,image,text,price\na,red.png,one,1\nb,gone.png,two,2\nc,,three,3\nc,,three,4\n")
+    run = ("index", "stock.csv", "--to", "idx", "--format", "json")
+    names = ("added", "updated", "unchanged", "repeated", "skipped")
+
+    def counts(done):
+        return {name: summary(done)[name] for name in names}
+
+    for prices in ("1234", "1239", "1239"):
+        rows = [line.rsplit(",", 1)[0] for line in file.read_text().splitlines()[1:]]
+        lines = [f"{row},{price}" for row, price in zip(rows, prices, strict=True)]
+        file.write_text("\n".join(["id,image,text,price", *lines]))
+        dry = genius(*run, "--dry-run")
+        assert "c" in dry.err.split("the last of each was kept: ")[1] and "its text would be kept" in dry.err
+        assert counts(dry) == counts(genius(*run))
+
+
+def test_a_dry_run_of_an_update_counts_as_the_update_does(genius, pictures, tmp_path):
+    genius("index", pictures, "--to", "idx")
+    (tmp_path / "prices.csv").write_text("id,price\nred.png,3\nblue.png,4\nabsent,5\n")
+    run = ("index", "prices.csv", "--update", "--to", "idx", "--format", "json")
+    for updated in (2, 0):
+        dry = genius(*run, "--dry-run")
+        assert "absent: no item has this id" in dry.err and "neither image nor text" not in dry.err
+        real = summary(genius(*run))
+        assert summary(dry) | {"items": 11} == real and real["updated"] == updated
+    for more in (["--prune"], [pictures]):
+        done, dry = genius(*run, *more), genius(*run, *more, "--dry-run")
+        assert done.code == dry.code == 2 and dry.err.splitlines()[-1] == done.err.splitlines()[-1]
+
+
 def test_watching_indexes_again_when_files_change(genius, pictures, monkeypatch):
     steps = iter(["add", "rest", "none", "remove", "rest", "stop"])
 

@@ -135,7 +135,8 @@ def index(
     if cluster is not None and refused:
         raise BadInput(f"{' and '.join(refused)} cannot be used with --cluster: leave one of them out")
     if dry_run:
-        print_summary(would_index(sources, to, exclude or [], prune, tables), form, paths)
+        would = would_index(sources, to, exclude or [], prune, update, tables, exif)
+        print_summary(would, form, paths)
         say("this was a dry run: nothing has changed")
         return
     watched = [source.place for source in sources if isinstance(source.place, Path)]

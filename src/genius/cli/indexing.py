@@ -27,15 +27,24 @@ def new_summary() -> dict[str, Any]:
 
 
 def would_index(
-    sources: list[ItemSource], to: Path, exclude: list[str], prune: bool, tables: TableOptions
+    sources: list[ItemSource],
+    to: Path,
+    exclude: list[str],
+    prune: bool,
+    update: bool,
+    tables: TableOptions,
+    exif: bool,
 ) -> dict[str, Any]:
     """What would be added, updated and removed."""
     from genius.data.report import Report
-    from genius.errors import IndexNotFound
-    from genius.ingest.dry_run import dry_run
+    from genius.engine.changing import NO_PRUNING
+    from genius.errors import BadInput, IndexNotFound
+    from genius.ingest.dry_run import dry_run, dry_update
     from genius.ingest.source import noting_ids
     from genius.store.index import Index
 
+    if update and prune:
+        raise BadInput(NO_PRUNING)
     summary = new_summary()
     try:
         index: Index | None = Index.open(to)
@@ -44,8 +53,12 @@ def would_index(
     try:
         for source in sources:
             report, seen = Report(ids=set()), set[str]()
-            items = noting_ids(source.items(index, exclude, report, tables), seen)
-            added = dry_run(items, index.truth.known if index is not None else lambda ids: {}, report)
+            known = index.truth.known if index is not None else lambda ids: {}
+            if update:
+                added = dry_update(source.changes(report, tables), known, report)
+            else:
+                items = noting_ids(source.items(index, exclude, report, tables), seen)
+                added = dry_run(items, known, report, exif=exif and source.root is not None)
             say_report(report)
             if prune and index is not None and not report.unknown:
                 kept = seen | source.kept_ids(report.ids or set())
