@@ -259,6 +259,7 @@ def test_long_texts_are_said_or_split(genius, tmp_path, fake, monkeypatch):
         ["--columns", "id=sku"],
         ["--delimiter", ";"],
         ["--encoding", "cp1252"],
+        ["--decimal", ","],
         ["--allow-urls"],
         ["--no-exif"],
         ["--dry-run"],
