@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from genius import Item, Modality, Query
+from genius import Hit, Item, Modality, Query
 from genius.confidence import Calibration, ConfidenceWeights
 from genius.engine import Engine
 from genius.errors import BadImage, BadInput, IndexMismatch
+from genius.query.result import SearchResult
 
 IMAGE, TEXT, PAIR = Modality.IMAGE, Modality.TEXT, Modality.PAIR
 
@@ -169,6 +170,24 @@ def test_only_sure_answers_or_the_nearest(calibrated):
     assert result.hits == [] and len(result.nearest) == 10
     like = calibrated.like_result("red", k=9, want="image", at_least=0.9999)
     assert like.hits == [] and "red" not in {hit.id for hit in like.nearest}
+
+
+def test_a_later_page_has_no_nearest(calibrated):
+    """What was sure came before it, so it is not true that nothing close was found."""
+    (last,) = calibrated.results(["something red"], k=3, want="image", offset=3, at_least=0.99)
+    assert last.hits == [] and last.nearest == () and last.cursor is None
+
+
+def test_pages_of_sure_hits_go_on_where_words_count_in_the_order():
+    """A hit that has some of the words ranks higher than it is sure: those behind it may be surer."""
+
+    def result(*sure):
+        hits = [Hit(str(n), 0.5, n, Modality.TEXT, (), confidence=one) for n, one in enumerate(sure, start=1)]
+        return SearchResult(hits, 1, 1, 1, 1, cursor="next").at_least(0.3)
+
+    assert [hit.rank for hit in result(0.9, 0.1, 0.5).hits] == [1, 3]
+    assert result(0.9, 0.1, 0.5).cursor == result(0.9, 0.5).cursor == "next"
+    assert result(0.9, 0.5, 0.1).cursor is None and result(0.2, 0.1, 0.25).cursor is None
 
 
 def test_without_a_calibration_there_is_no_confidence(engine, pictures):
