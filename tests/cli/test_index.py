@@ -147,7 +147,13 @@ def test_repeated_ids_are_said(genius, tmp_path):
     (tmp_path / "items.csv").write_text("id,text\na,one\nb,two\na,three\n")
     done = genius("index", "items.csv", "--to", "idx", "--format", "json")
     assert summary(done)["repeated"] == 1 and summary(done)["items"] == 2
-    assert "1 ids came more than once in items.csv, and the last of each was kept: a" in done.err
+    assert (
+        "1 item has an id that came before in items.csv, and the last one of each id was kept: a\n"
+        in done.err
+    )
+    (tmp_path / "items.csv").write_text("id,text\n" + "a,one\n" * 4)
+    again = genius("index", "items.csv", "--to", "idx")
+    assert "3 items have an id that came before" in again.err and "kept: a\n" in again.err
 
 
 def test_a_dry_run_says_what_would_be_done(genius, pictures, fake):
@@ -182,7 +188,7 @@ def test_a_dry_run_of_a_table_counts_as_the_run_does(genius, tmp_path):
         lines = [f"{row},{price}" for row, price in zip(rows, prices, strict=True)]
         file.write_text("\n".join(["id,image,text,price", *lines]))
         dry = genius(*run, "--dry-run")
-        assert "c" in dry.err.split("the last of each was kept: ")[1] and "its text would be kept" in dry.err
+        assert "the last one of each id was kept: c\n" in dry.err and "its text would be kept" in dry.err
         assert counts(dry) == counts(genius(*run))
 
 

@@ -47,6 +47,12 @@ def test_a_list_of_what_passes(shop):
     }
 
 
+def test_an_empty_value_is_written_as_in_a_filter(genius, pictures):
+    genius("index", pictures)
+    done = genius("list", "--facet", "folder", "--limit", "0")
+    assert done.out == "folder: '' (10)\n" and genius("list", "--where", "folder = ''").err == "10 of 10\n"
+
+
 def test_a_search_with_a_filter_an_offset_and_facets(shop):
     ask = ("search", "red", "--format", "json")
     assert {hit["id"] for hit in json.loads(shop(*ask, "--where", "price >= 20").out)} == {"j2", "j3", "c1"}

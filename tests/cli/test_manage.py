@@ -173,6 +173,6 @@ def test_duplicates_are_shown_in_groups(genius, pictures):
     shutil.copy(pictures / "red.png", pictures / "rot.png")
     genius("index", pictures, "--to", "idx")
     done = genius("duplicates", "--exact", "--in", "idx")
-    assert done.out.splitlines()[0] == "same content" and "1 groups, 1 copies" in done.err
+    assert done.out.splitlines()[0] == "same content" and "1 group, 1 copy;" in done.err
     found = json.loads(genius("duplicates", "--in", "idx", "--at-least", "0.999", "--format", "json").out)
     assert {"ids": ["red.png", "rot.png"], "similarity": 1.0, "exact": True} in found

@@ -34,4 +34,6 @@ def facet_values(facets: Mapping[str, Sequence[FacetCount]]) -> dict[str, list[d
 
 
 def _shown(value: object) -> str:
+    if value == "":  # as the folder of files at the top
+        return "''"
     return str(value).lower() if isinstance(value, bool) else str(value)

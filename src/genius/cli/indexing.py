@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from genius.cli.output import SummaryFormat, progress, say, say_report, summary_lines
+from genius.cli.output import SummaryFormat, counted, progress, say, say_report, summary_lines
 
 if TYPE_CHECKING:
     from genius.data.remote import RemotePath
@@ -83,22 +83,23 @@ def print_summary(summary: dict[str, Any], form: SummaryFormat, paths: list[str]
 
 def count_in(summary: dict[str, Any], source: ItemSource | None, added: AddResult) -> None:
     """Add what became of a source to the summary; repeated ids are said."""
+    from genius.ingest.result import NAMED
+
     for name in ("added", "updated", "unchanged", "repeated", "removed", "long_texts"):
         summary[name] += getattr(added, name)
     summary["skipped"] += added.report.skipped
     summary["ignored"].update(added.report.ignored)
     if added.long_texts:
-        are = "1 text is" if added.long_texts == 1 else f"{added.long_texts} texts are"
         say(
-            f"{are} longer than the encoder reads: only the beginning is searched; a new index with "
-            "--split-texts searches all of it"
+            f"{counted(added.long_texts, 'text is', 'texts are')} longer than the encoder reads: only the "
+            "beginning is searched; a new index with --split-texts searches all of it"
         )
     if added.repeats:
         where = "" if source is None else f" in {source.place.name}"
-        more = ", …" if added.repeated > len(added.repeats) else ""
+        more = ", …" if len(added.repeats) == NAMED else ""
         say(
-            f"{added.repeated} ids came more than once{where}, and the last of each was kept: "
-            f"{', '.join(added.repeats)}{more}"
+            f"{counted(added.repeated, 'item has', 'items have')} an id that came before{where}, and the "
+            f"last one of each id was kept: {', '.join(added.repeats)}{more}"
         )
 
 

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from genius.cli.output import DEFAULT_INDEX, IndexFolder, SummaryFormat, TargetFolder, say, summary_lines
+from genius.cli.output import (
+    DEFAULT_INDEX,
+    IndexFolder,
+    SummaryFormat,
+    TargetFolder,
+    counted,
+    say,
+    summary_lines,
+)
 from genius.errors import BadInput, IndexCorrupt
 
 if TYPE_CHECKING:
@@ -33,7 +41,8 @@ def remove(
     print(f"removed {count}")
     if missing and not ignore_missing:
         some = ", ".join(repr(id) for id in missing[:10]) + (", …" if len(missing) > 10 else "")
-        raise BadInput(f"{len(missing)} of the ids are not in {folder}: {some}")
+        ids_are = counted(len(missing), "id is", "ids are")
+        raise BadInput(f"{ids_are} not in {folder}: {some}")
 
 
 def stats(
@@ -97,7 +106,7 @@ def check(
             raise IndexCorrupt(f"{folder} is damaged: `genius fit --in {folder}` repairs it")
         if not findings.clean:
             raise IndexCorrupt(f"{folder} is damaged: `genius check --repair --in {folder}` repairs it")
-        print(f"{findings.items} items, nothing wrong")
+        print(f"{counted(findings.items, 'item')}, nothing wrong")
         return
     findings, salvage = checking.repair(folder)
     for problem in (*findings.truth, *findings.cache, *findings.model):
@@ -109,7 +118,7 @@ def check(
     elif findings.cache:
         print("built the cache anew, nothing is lost")
     else:
-        print(f"{findings.items} items, nothing wrong")
+        print(f"{counted(findings.items, 'item')}, nothing wrong")
 
 
 def _check_files(folder: Path) -> None:
@@ -128,7 +137,7 @@ def _check_files(folder: Path) -> None:
             f"{len(found.missing)} of {found.files} files are not where they were, {moved} of them moved: "
             "index their folder again with --prune, or `genius remove` them"
         )
-    print(f"{found.files} files, all where they were")
+    print(f"{counted(found.files, 'file')}, all where they were")
 
 
 def compact(folder: IndexFolder = DEFAULT_INDEX) -> None:
