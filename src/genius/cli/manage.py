@@ -115,6 +115,8 @@ def check(
         print(f"saved {salvage.saved} items, lost {len(salvage.lost)}; the damaged file is {salvage.damaged}")
         for name in salvage.lost:
             say(f"lost: {name}")
+        for name in salvage.cut:
+            say(f"found by the beginning of its text alone; remove it and index it again: {name}")
     elif findings.cache:
         print("built the cache anew, nothing is lost")
     else:
