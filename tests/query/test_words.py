@@ -60,6 +60,17 @@ def test_items_with_more_and_rarer_words_come_first(engine):
     assert rows(engine, "number7") == [] == rows(engine, "number70")  # removed
 
 
+def test_a_letter_counts_alone_but_not_beside_words(tmp_path, model):
+    """Photos are called anything: "a dog" is not to find those with an a in their names."""
+    with Engine.create(tmp_path / "index", model) as opened:
+        opened.add([Item(f"{'a' if n < 3 else 'x'} {n}.txt", text=COLORS[n % 8]) for n in range(20)])
+        assert rows(opened, "a dog") == [] and rows(opened, "I like a green one") == rows(opened, "green")
+        assert set(rows(opened, "a")) == {"a 0.txt", "a 1.txt", "a 2.txt"}
+        assert rows(opened, "a 7") == ["x 7.txt"]
+        opened.add([Item("hi.txt", text="red")])
+        assert rows(opened, "hi, a dog") == ["hi.txt"]
+
+
 def test_a_slip_of_the_keyboard_is_forgiven_but_not_another_number(engine):
     assert "i2" in rows(engine, "bleu lmap")  # blue
     assert set(rows(engine, "oragne")) == {f"i{n}" for n in range(100) if n % 8 == 6 and n not in (7, 70)}

@@ -2,7 +2,8 @@
 
 The score of an item is its BM25 score, a word counting once, as a share of what an item of average length
 with all words would get: 1 is a full match. Only words that few items have are looked up; the others tell
-little and would cost more the more items there are. A word that no item has counts for items with a word that
+little and would cost more the more items there are. Single letters do not count beside other words: they are
+articles in a query, and anything in a file name. A word that no item has counts for items with a word that
 one slip of the keyboard makes of it.
 """
 
@@ -88,7 +89,7 @@ class WordSearch:
 
     def find(self, text: str) -> WordMatches:
         """The items that have words of the text; none if words are not indexed."""
-        asked = list(dict.fromkeys(WORD.findall(unicodedata.normalize("NFC", text).lower())))[:MAX_WORDS]
+        asked = _asked(text)
         truth = self._index.truth
         with truth.reading():
             if asked and truth.has_words() and words.supported():
@@ -188,6 +189,13 @@ def _varints(data: bytes) -> Iterator[int]:
 def _sum(data: bytes) -> int:
     """The sum of the numbers in a record of FTS5."""
     return sum(data) if data.isascii() else sum(_varints(data))
+
+
+def _asked(text: str) -> list[str]:
+    """The words of a query that count, each once."""
+    every = dict.fromkeys(WORD.findall(unicodedata.normalize("NFC", text).lower()))
+    longer = [word for word in every if len(word) > 1 or word not in LETTERS]
+    return (longer or list(every))[:MAX_WORDS]
 
 
 def _quoted(word: str) -> str:
