@@ -162,6 +162,18 @@ def test_an_index_without_words_gets_them_or_is_searched_without(tmp_path, model
         assert "searched without words" in caplog.text
 
 
+def test_words_that_must_be_there_are_taken_as_they_are(tmp_path, model):
+    """An underscore or a percent sign of a file name stands for nothing else."""
+    names = ["IMG_0003.txt", "IMGX0003.txt", "50% off.txt", "500 off.txt", r"a\b.txt", "ab.txt"]
+    with Engine.create(tmp_path / "index", model) as opened:
+        opened.add([Item(name, text="red") for name in names])
+        for words, name in (("img_0003", names[0]), ("50%", names[2]), ("a\\b", names[4])):
+            assert [hit.id for hit in opened.search("red", match=words)] == [name]
+        with pytest.raises(BadInput) as refused:
+            opened.search("red", where="price <", match="img")
+        assert refused.value.args[0].splitlines()[1] == "  price <"
+
+
 def test_an_item_that_has_the_words_is_found_by_match_as_before(engine):
     for phrase, expected in {
         "number42": {"i42"},

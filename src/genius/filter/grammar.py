@@ -65,7 +65,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """Whether a text matches a pattern, in which % is any text and _ any character; case does not count."""
+    """Whether a text matches a pattern (`genius.filter.patterns`); case does not count."""
 
     field: FieldName
     pattern: str
