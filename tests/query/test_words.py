@@ -69,6 +69,8 @@ def test_a_letter_counts_alone_but_not_beside_words(tmp_path, model):
         assert rows(opened, "a 7") == ["x 7.txt"]
         opened.add([Item("hi.txt", text="red")])
         assert rows(opened, "hi, a dog") == ["hi.txt"]
+        opened.add([Item("A-1", text="red"), Item("B-1", text="red")])
+        assert rows(opened, "B-1")[0] == "B-1" and rows(opened, "the A-1 - I mean")[0] == "A-1"
 
 
 def test_a_slip_of_the_keyboard_is_forgiven_but_not_another_number(engine):

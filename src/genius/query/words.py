@@ -2,8 +2,8 @@
 
 The score of an item is its BM25 score, a word counting once, as a share of what an item of average length
 with all words would get: 1 is a full match. Only words that few items have are looked up; the others tell
-little and would cost more the more items there are. Single letters do not count beside other words: they are
-articles in a query, and anything in a file name. A word that no item has counts for items with a word that
+little and would cost more the more items there are. Letters that stand alone do not count beside other words:
+they are articles in a query, and anything in a file name. A word that no item has counts for items with a word that
 one slip of the keyboard makes of it.
 """
 
@@ -40,6 +40,7 @@ SHORTEST, LONG = 4, 6  # letters: shorter words are taken as they are, in longer
 K1, B = 1.2, 0.75  # of BM25
 WORTHLESS = 1e-6  # weight of a word that half of the items have
 WORD = re.compile(r"[^\W_]+")
+LETTER = re.compile(r"[a-z]?")  # or nothing
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -193,9 +194,9 @@ def _sum(data: bytes) -> int:
 
 def _asked(text: str) -> list[str]:
     """The words of a query that count, each once."""
-    every = dict.fromkeys(WORD.findall(unicodedata.normalize("NFC", text).lower()))
-    longer = [word for word in every if len(word) > 1 or word not in LETTERS]
-    return (longer or list(every))[:MAX_WORDS]
+    several = [WORD.findall(part) for part in unicodedata.normalize("NFC", text).lower().split()]
+    longer = [words for words in several if len(words) > 1 or not LETTER.fullmatch("".join(words))]
+    return list(dict.fromkeys(word for words in longer or several for word in words))[:MAX_WORDS]
 
 
 def _quoted(word: str) -> str:
