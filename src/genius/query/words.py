@@ -3,8 +3,8 @@
 The score of an item is its BM25 score, a word counting once, as a share of what an item of average length
 with all words would get: 1 is a full match. Only words that few items have are looked up; the others tell
 little and would cost more the more items there are. Letters that stand alone do not count beside other words:
-they are articles in a query, and anything in a file name. A word that no item has counts for items with a word that
-one slip of the keyboard makes of it.
+they are articles in a query, and anything in a file name. A word that no item has counts for items with a
+word that one slip of the keyboard makes of it.
 """
 
 from __future__ import annotations
