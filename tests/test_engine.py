@@ -172,6 +172,11 @@ def test_only_sure_answers_or_the_nearest(calibrated):
     assert like.hits == [] and "red" not in {hit.id for hit in like.nearest}
 
 
+def test_a_threshold_is_no_percentage(calibrated):
+    with pytest.raises(BadInput, match="from 0 to 1"):
+        calibrated.search("something red", at_least=30)
+
+
 def test_a_later_page_has_no_nearest(calibrated):
     """What was sure came before it, so it is not true that nothing close was found."""
     (last,) = calibrated.results(["something red"], k=3, want="image", offset=3, at_least=0.99)
@@ -321,6 +326,14 @@ def test_images_as_bytes_and_objects_keep_a_thumbnail(engine, pictures):
             assert max(opened.size) <= 256
             np.testing.assert_allclose(opened.getpixel((3, 3)), colour, atol=6)
     assert engine.thumbnail("nobody") is None
+
+
+def test_a_picture_that_went_has_no_thumbnail(engine, pictures):
+    engine.add(images(pictures))
+    (pictures / "red.png").unlink()
+    assert engine.thumbnail("red") is None
+    with pytest.raises(BadImage, match="no such file"):
+        engine.like("red")
 
 
 def test_bad_items_cost_only_themselves(engine, pictures, tmp_path):

@@ -249,7 +249,7 @@ class IndexSearch(OpenIndex):
             raise BadInput(f"no item is called {id!r}")
         words = (but or "").strip()
         if self.index.embeds:
-            image = None if record.modality is Modality.TEXT else self.thumbnail(id, LIKE_SIDE)
+            image = None if record.modality is Modality.TEXT else self._thumbnail(id, LIKE_SIDE)
             # with an image, the words take the place of the caption; a text they add to
             parts = [words] if words and image is not None else [record.text, words]
             query = Query(text=" ".join(filter(None, parts)) or None, image=image)

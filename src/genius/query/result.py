@@ -27,7 +27,11 @@ class SearchResult(NamedTuple):
 
         The next page may have more of them where words count in the order, but not in how sure a hit is.
         """
-        if confidence is None or not self.hits:
+        if confidence is None:
+            return self
+        if not 0 <= confidence <= 1:
+            raise BadInput(f"a confidence of at least {confidence:g}: it is from 0 to 1")
+        if not self.hits:
             return self
         if self.hits[0].confidence is None:
             raise BadInput(
