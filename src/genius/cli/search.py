@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from genius.cli.answers import Answer, open_page, print_answers, print_paths
-from genius.cli.facets import FacetOption, WhereOption
-from genius.cli.output import DEFAULT_INDEX, Device, HitFormat, IndexFolder, say
+from genius.cli.facets import FacetOption, WhereOption, say_nothing_passes
+from genius.cli.output import DEFAULT_INDEX, Device, HitFormat, IndexFolder
 from genius.cli.query_file import read_query_file
 from genius.types import ANY
 
@@ -125,7 +125,7 @@ def search(
             asked = [Query(text=" ".join(filter(None, (f"like {like}", text))))]
             results = [engine.like_result(like, text, k, want, **options)]
         if (where or match) and not any(result.pool for result in results):
-            say("no item passes the filter")
+            say_nothing_passes(engine, where)
         answers = [Answer(*one) for one in zip(asked, results, strict=True)]
         if open_:
             open_page(answers, engine.thumbnail)

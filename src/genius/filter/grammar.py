@@ -121,6 +121,11 @@ def parse_field(name: str) -> FieldName:
     return _Parser(name).only_field()
 
 
+def field_text(field: FieldName) -> str:
+    """A metadata field as a filter names it, whatever its name."""
+    return ".".join([META, *('"' + key.replace('"', '""') + '"' for key in field.path)])
+
+
 def field_tests(expression: Expression) -> list[FieldTest]:
     """The tests in a filter, each of them once, in the order they are written."""
     if isinstance(expression, Not):
