@@ -220,7 +220,7 @@ def test_watching_indexes_again_when_files_change(genius, pictures, monkeypatch)
 
     monkeypatch.setattr("genius.ingest.watching.wait_for_change.__defaults__", (sleep,))
     done = genius("index", pictures, "--to", "idx", "--watch", "--prune")
-    assert done.code == 130
+    assert done.code == 130 and f"watching {pictures}; Ctrl-C ends it" in done.err
     assert [line.split() for line in done.out.splitlines() if line.startswith("items")] == [
         ["items", "11"],
         ["items", "12"],

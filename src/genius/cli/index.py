@@ -188,6 +188,8 @@ def index(
     state = state_of(watched, to) if watch else b""
     summary = run()
     print_summary(summary, form, paths)
+    if watch:
+        say(f"watching {', '.join(paths)}; Ctrl-C ends it")
     while watch:
         sys.stdout.flush()
         state = wait_for_change(watched, to, state)

@@ -62,7 +62,9 @@ def stats(
         health = _health(engine.index) if codes and facts["items"] else None
     if form is SummaryFormat.JSON and health is not None:
         facts["health"] = health.as_dict()
-    for line in summary_lines(facts, form):
+    if form is SummaryFormat.TABLE:
+        facts["fit"] = {name: value for name, value in facts["fit"].items() if value}
+    for line in summary_lines({name: value for name, value in facts.items() if value != {}}, form):
         print(line)
     if form is SummaryFormat.TABLE and codes:
         print("\n" + ("\n".join(_health_lines(health)) if health else "no items yet, so no codes"))
