@@ -65,6 +65,10 @@ def test_delimiters_are_guessed_and_said(tmp_path: Path) -> None:
     assert [item.id for item in read_items(file, options=options)] == []  # a row has more cells than columns
     with pytest.raises(BadInput, match="one character, or tab"):
         list(read_items(file, options=TableOptions(delimiter="::")))
+    file.write_text('id;"text, in German";note\na;b;c\n')
+    assert [
+        item.meta for item in read_items(file, options=TableOptions(columns={"id": ["id"], "text": ["note"]}))
+    ] == [{"text, in German": "b"}]
     file.write_text("id\ttext\na\tb\n")
     assert list(read_items(file, options=TableOptions(delimiter="tab"))) == [Item("a", None, "b")]
 
@@ -97,12 +101,12 @@ def test_decimal_commas_are_guessed_and_said(tmp_path: Path) -> None:
     assert "1.816,10 is read with a decimal comma; --decimal ." in report.said[-1]
 
 
-def test_decimal_points_and_thousands_stay_as_they_are(tmp_path: Path) -> None:
+def test_decimal_points_need_no_guess(tmp_path: Path) -> None:
     file = tmp_path / "shop.csv"
     file.write_text('id,text,price,views\na,x,"1,816.10","1,234"\nb,y,3.50,7\n')
     report = Report()
     assert [item.meta for item in read_items(file, report=report)] == [
-        {"price": "1,816.10", "views": "1,234"}, {"price": "3.50", "views": "7"}
+        {"price": "1816.10", "views": "1,234"}, {"price": "3.50", "views": "7"}
     ]  # fmt: skip
     assert report.said == []
     file.write_text("id;text;price\na;x;1,50\nb;y;3.50\n")
@@ -111,6 +115,11 @@ def test_decimal_points_and_thousands_stay_as_they_are(tmp_path: Path) -> None:
     for decimal, prices in ((",", ["1.50", "3.50"]), (".", ["1,50", "3.50"])):
         options = TableOptions(decimal=decimal)
         assert [item.meta["price"] for item in read_items(file, options=options)] == prices
+    file.write_text("id;text;price\na;x;1,234\n")
+    assert [item.meta["price"] for item in read_items(file)] == ["1,234"], "nothing tells what it is"
+    for decimal, price in ((",", "1.234"), (".", "1234")):
+        (item,) = read_items(file, options=TableOptions(decimal=decimal))
+        assert item.meta["price"] == price
     with pytest.raises(BadInput, match=r"use \. or ,"):
         list(read_items(file, options=TableOptions(decimal=";")))
 

@@ -1,4 +1,4 @@
-"""Decimal commas in the numbers of a CSV: found, and written as points, so that they compare as numbers."""
+"""How the numbers of a CSV are written: with a decimal comma or point, and signs between thousands."""
 
 from __future__ import annotations
 
@@ -12,27 +12,33 @@ from genius.errors import BadInput
 DECIMALS = (".", ",")
 _BLANKS = " \u00a0\u202f'’"
 _GROUPS = r"[1-9]\d{0,2}(?:\.\d{3})+"
-_NUMBER = re.compile(rf"[+-]?(?:{_GROUPS}|(?:\d+|{_GROUPS}|[1-9]\d{{0,2}}(?:[{_BLANKS}]\d{{3}})+),\d+)")
+_WITH_COMMA = re.compile(rf"[+-]?(?:{_GROUPS}|(?:\d+|{_GROUPS}|[1-9]\d{{0,2}}(?:[{_BLANKS}]\d{{3}})+),\d+)")
+_WITH_POINT = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")  # and commas between thousands
 # 1,234 may be a thousand and more, or little more than one; so may 1.234
-_SURE = re.compile(rf"[+-]?(?:\d+,(?:\d\d?|\d{{4,}})|{_GROUPS},\d+|\d[\d{_BLANKS}]*,\d\d?)")
-_POINT = re.compile(r"[+-]?(?:\d+\.(?:\d\d?|\d{4,})|[1-9]\d{0,2}(?:,\d{3})+\.\d+)")
-_AWAY = str.maketrans(dict.fromkeys(_BLANKS + ".") | {",": "."})
+_SURE_COMMA = re.compile(rf"[+-]?(?:\d+,(?:\d\d?|\d{{4,}})|{_GROUPS},\d+|\d[\d{_BLANKS}]*,\d\d?)")
+_SURE_POINT = re.compile(r"[+-]?(?:\d+\.(?:\d\d?|\d{4,})|[1-9]\d{0,2}(?:,\d{3})+\.\d+)")
+_TO_POINT = str.maketrans(dict.fromkeys(_BLANKS + ".") | {",": "."})
 
 
 @dataclass(frozen=True, slots=True)
-class CommaColumns:
-    """The columns of a table whose numbers have a decimal comma."""
+class NumberColumns:
+    """The columns of a table by the decimal sign of their numbers; those of neither kind stay as they are."""
 
-    names: frozenset[str]
-    example: str = ""  # a number of the table
-    mixed: str = ""  # a column that has numbers of both kinds
+    commas: frozenset[str] = frozenset()
+    points: frozenset[str] = frozenset()
+    example: str = ""  # a number with a comma
+    mixed: str = ""  # a column that has both
 
     def plain(self, fields: Mapping[str, str]) -> dict[str, str]:
-        """The cells of a row; numbers of these columns have a point, and nothing between thousands."""
-        return {
-            name: cell.translate(_AWAY) if name in self.names and _NUMBER.fullmatch(cell.strip()) else cell
-            for name, cell in fields.items()
-        }
+        """The cells of a row; numbers have a decimal point, and nothing between thousands."""
+        return {name: self._plain(name, cell) for name, cell in fields.items()}
+
+    def _plain(self, name: str, cell: str) -> str:
+        if name in self.commas and _WITH_COMMA.fullmatch(cell.strip()):
+            return cell.translate(_TO_POINT)
+        if name in self.points and _WITH_POINT.fullmatch(cell.strip()):
+            return cell.replace(",", "")
+        return cell
 
 
 def parse_decimal(written: str) -> str:
@@ -42,10 +48,10 @@ def parse_decimal(written: str) -> str:
     return written
 
 
-def comma_columns(rows: Iterable[Mapping[str, str]]) -> CommaColumns:
-    """The columns with a decimal comma, by some rows of a table.
+def number_columns(rows: Iterable[Mapping[str, str]]) -> NumberColumns:
+    """The columns by their decimal sign, as some rows of a table show it.
 
-    If one column surely has it, all have whose numbers do not surely have a point.
+    If one column surely has commas, all have whose numbers do not surely have a point.
     """
     names: set[str] = set()
     commas: dict[str, str] = {}
@@ -53,10 +59,12 @@ def comma_columns(rows: Iterable[Mapping[str, str]]) -> CommaColumns:
     for fields in rows:
         for name, cell in fields.items():
             names.add(name)
-            if _SURE.fullmatch(cell.strip()):
+            if _SURE_COMMA.fullmatch(cell.strip()):
                 commas.setdefault(name, cell)
-            elif _POINT.fullmatch(cell.strip()):
+            elif _SURE_POINT.fullmatch(cell.strip()):
                 points.add(name)
     example = next((cell for name, cell in commas.items() if name not in points), "")
     mixed = next((name for name in commas if name in points), "")
-    return CommaColumns(frozenset(names - points) if example else frozenset(), example, mixed)
+    return NumberColumns(
+        frozenset(names - points if example else ()), frozenset(points - commas.keys()), example, mixed
+    )

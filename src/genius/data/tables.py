@@ -22,7 +22,7 @@ from genius.data.columns import (
     renamed,
     require_columns,
 )
-from genius.data.decimals import CommaColumns, comma_columns, parse_decimal
+from genius.data.decimals import NumberColumns, number_columns, parse_decimal
 from genius.data.folder import TEXT_SUFFIX, read_files, read_folder
 from genius.data.images import SUFFIXES
 from genius.data.lines import MAX_LINE, json_object, numbered_lines
@@ -176,11 +176,11 @@ def read_csv(file: Path | RemotePath, report: Report, options: TableOptions = PL
             reader = csv.reader(stream, delimiter=delimiter)
             columns = _columns(reader, file, options)
             with file.open(encoding=encoding, errors=errors, newline="") as beginning:
-                commas = _commas(csv.reader(beginning, delimiter=delimiter), columns, file, options, report)
+                numbers = _numbers(csv.reader(beginning, delimiter=delimiter), columns, file, options, report)
             for number, cells in _rows(reader, file, report):
                 fields: Mapping[str, Any] = dict(zip(columns, cells, strict=False))
                 try:
-                    fields = renamed(_fields(columns, cells, commas), options.columns)
+                    fields = renamed(_fields(columns, cells, numbers), options.columns)
                     item = item_of(fields, file.parent, options=options)
                 except (ValueError, BadInput) as error:
                     skip_row(report, f"{file}:{number}", error, fields)
@@ -210,17 +210,18 @@ def _delimiter(file: Path | RemotePath, encoding: str, options: TableOptions, re
     return found
 
 
-def _commas(
+def _numbers(
     reader: Any, columns: Sequence[str], file: Path | RemotePath, options: TableOptions, report: Report
-) -> CommaColumns:
-    """The metadata columns whose numbers have a decimal comma; what was guessed is said."""
+) -> NumberColumns:
+    """The metadata columns by their decimal signs; a guess other than the point is said."""
     used = {name.casefold() for several in options.columns.values() for name in several} or FIELDS
     meta = {name.casefold() for name in options.columns.get("meta", ())}
     own = [name for name in columns if name.casefold() not in used or name.casefold() in meta]
     if options.decimal is not None:
-        return CommaColumns(frozenset(own if parse_decimal(options.decimal) == "," else ()))
+        comma = parse_decimal(options.decimal) == ","
+        return NumberColumns(frozenset(own if comma else ()), frozenset(() if comma else own))
     rows = (cells for _, cells in islice(_rows(reader, file, Report()), 1, SAMPLE))
-    found = comma_columns(
+    found = number_columns(
         {name: cell for name, cell in zip(columns, cells, strict=False) if name in own} for cells in rows
     )
     if found.example:
@@ -263,11 +264,11 @@ def _rows(reader: Any, file: Path | RemotePath, report: Report) -> Iterator[tupl
             yield reader.line_num, cells
 
 
-def _fields(columns: Sequence[str], cells: Sequence[str], commas: CommaColumns) -> dict[str, Any]:
+def _fields(columns: Sequence[str], cells: Sequence[str], numbers: NumberColumns) -> dict[str, Any]:
     if len(cells) > len(columns):
         raise ValueError(f"{len(cells)} cells, but {len(columns)} columns")
     there = {name: cell for name, cell in zip(columns, cells, strict=False) if cell}
-    fields: dict[str, Any] = commas.plain(there)
+    fields: dict[str, Any] = numbers.plain(there)
     if "meta" in fields:
         fields["meta"] = json_object(fields["meta"].encode(errors="surrogateescape"))
     return fields
