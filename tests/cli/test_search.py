@@ -118,7 +118,7 @@ def test_what_is_like_a_stored_item(indexed):
     )
     assert but.out.endswith(".png\n") and "red.png" not in but.out
     assert indexed("search", "--like", "nobody").code == 2
-    assert indexed("search", "--like", "red.png", "--beam", "5").code == 2
+    assert indexed("search", "--like", "red.png", "--hybrid").code == 2
 
 
 @pytest.mark.parametrize("rerank", ["none", "codes", "vectors"])
