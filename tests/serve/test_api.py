@@ -416,6 +416,8 @@ def test_the_original_file_and_its_path(engine, kit, tmp_path):
         assert client.get("/v1/items/red/original").status_code == 404, "it came as bytes"
         file.write_text("<script>alert(1)</script>")
         assert client.get("/v1/items/teal/original").status_code == 404, "no picture any more"
+        file.write_bytes(b"\xff\xd8\xff\xe0\x00\x04JF\xff\xc0\x00\x02")
+        assert client.get("/v1/items/teal/original").status_code == 404, "a broken header"
     with client_of(engine, key=KEY) as client:
         client.headers["authorization"] = f"Bearer {KEY}"
         assert client.get("/v1/items/teal/original").status_code == 404

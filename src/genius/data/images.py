@@ -93,7 +93,7 @@ def media_type(path: str | Path) -> str:
                 return RAW_TYPE
             with open_header(stream) as image:
                 return Image.MIME[JPEG if image.format == "MPO" else image.format or ""]
-    except (OSError, KeyError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+    except Exception as error:  # as in `open_image`
         raise BadImage(f"{_name(path)}: no image that can be read ({printable(error)})") from None
 
 
