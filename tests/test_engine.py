@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from genius import Item, Modality, Query
+from genius import Hit, Item, Modality, Query
 from genius.confidence import Calibration, ConfidenceWeights
 from genius.engine import Engine
 from genius.errors import BadImage, BadInput, IndexMismatch
+from genius.query.result import SearchResult
 
 IMAGE, TEXT, PAIR = Modality.IMAGE, Modality.TEXT, Modality.PAIR
 
@@ -171,6 +172,29 @@ def test_only_sure_answers_or_the_nearest(calibrated):
     assert like.hits == [] and "red" not in {hit.id for hit in like.nearest}
 
 
+def test_a_threshold_is_no_percentage(calibrated):
+    with pytest.raises(BadInput, match="from 0 to 1"):
+        calibrated.search("something red", at_least=30)
+
+
+def test_a_later_page_has_no_nearest(calibrated):
+    """What was sure came before it, so it is not true that nothing close was found."""
+    (last,) = calibrated.results(["something red"], k=3, want="image", offset=3, at_least=0.99)
+    assert last.hits == [] and last.nearest == () and last.cursor is None
+
+
+def test_pages_of_sure_hits_go_on_where_words_count_in_the_order():
+    """A hit that has some of the words ranks higher than it is sure: those behind it may be surer."""
+
+    def result(*sure):
+        hits = [Hit(str(n), 0.5, n, Modality.TEXT, (), confidence=one) for n, one in enumerate(sure, start=1)]
+        return SearchResult(hits, 1, 1, 1, 1, cursor="next").at_least(0.3)
+
+    assert [hit.rank for hit in result(0.9, 0.1, 0.5).hits] == [1, 3]
+    assert result(0.9, 0.1, 0.5).cursor == result(0.9, 0.5).cursor == "next"
+    assert result(0.9, 0.5, 0.1).cursor is None and result(0.2, 0.1, 0.25).cursor is None
+
+
 def test_without_a_calibration_there_is_no_confidence(engine, pictures):
     engine.add(images(pictures))
     assert {hit.confidence for hit in engine.search("red")} == {None}
@@ -302,6 +326,14 @@ def test_images_as_bytes_and_objects_keep_a_thumbnail(engine, pictures):
             assert max(opened.size) <= 256
             np.testing.assert_allclose(opened.getpixel((3, 3)), colour, atol=6)
     assert engine.thumbnail("nobody") is None
+
+
+def test_a_picture_that_went_has_no_thumbnail(engine, pictures):
+    engine.add(images(pictures))
+    (pictures / "red.png").unlink()
+    assert engine.thumbnail("red") is None
+    with pytest.raises(BadImage, match="no such file"):
+        engine.like("red")
 
 
 def test_bad_items_cost_only_themselves(engine, pictures, tmp_path):

@@ -147,7 +147,13 @@ def test_repeated_ids_are_said(genius, tmp_path):
     (tmp_path / "items.csv").write_text("id,text\na,one\nb,two\na,three\n")
     done = genius("index", "items.csv", "--to", "idx", "--format", "json")
     assert summary(done)["repeated"] == 1 and summary(done)["items"] == 2
-    assert "1 ids came more than once in items.csv, and the last of each was kept: a" in done.err
+    assert (
+        "1 item has an id that came before in items.csv, and the last one of each id was kept: a\n"
+        in done.err
+    )
+    (tmp_path / "items.csv").write_text("id,text\n" + "a,one\n" * 4)
+    again = genius("index", "items.csv", "--to", "idx")
+    assert "3 items have an id that came before" in again.err and "kept: a\n" in again.err
 
 
 def test_a_dry_run_says_what_would_be_done(genius, pictures, fake):
@@ -166,6 +172,40 @@ def test_a_dry_run_says_what_would_be_done(genius, pictures, fake):
     assert counts == {name: real[name] for name in counts}
 
 
+def test_a_dry_run_of_a_table_counts_as_the_run_does(genius, tmp_path):
+    """Prices that change, ids that come twice, pictures that are missing."""
+    Image.new("RGB", (32, 24), "red").save(tmp_path / "red.png")
+    file = tmp_path / "stock.csv"
+    file.write_text("id,image,text,price\na,red.png,one,1\nb,gone.png,two,2\nc,,three,3\nc,,three,4\n")
+    run = ("index", "stock.csv", "--to", "idx", "--format", "json")
+    names = ("added", "updated", "unchanged", "repeated", "skipped")
+
+    def counts(done):
+        return {name: summary(done)[name] for name in names}
+
+    for prices in ("1234", "1239", "1239"):
+        rows = [line.rsplit(",", 1)[0] for line in file.read_text().splitlines()[1:]]
+        lines = [f"{row},{price}" for row, price in zip(rows, prices, strict=True)]
+        file.write_text("\n".join(["id,image,text,price", *lines]))
+        dry = genius(*run, "--dry-run")
+        assert "the last one of each id was kept: c\n" in dry.err and "its text would be kept" in dry.err
+        assert counts(dry) == counts(genius(*run))
+
+
+def test_a_dry_run_of_an_update_counts_as_the_update_does(genius, pictures, tmp_path):
+    genius("index", pictures, "--to", "idx")
+    (tmp_path / "prices.csv").write_text("id,price\nred.png,3\nblue.png,4\nabsent,5\n")
+    run = ("index", "prices.csv", "--update", "--to", "idx", "--format", "json")
+    for updated in (2, 0):
+        dry = genius(*run, "--dry-run")
+        assert "absent: no item has this id" in dry.err and "neither image nor text" not in dry.err
+        real = summary(genius(*run))
+        assert summary(dry) | {"items": 11} == real and real["updated"] == updated
+    for more in (["--prune"], [pictures]):
+        done, dry = genius(*run, *more), genius(*run, *more, "--dry-run")
+        assert done.code == dry.code == 2 and dry.err.splitlines()[-1] == done.err.splitlines()[-1]
+
+
 def test_watching_indexes_again_when_files_change(genius, pictures, monkeypatch):
     steps = iter(["add", "rest", "none", "remove", "rest", "stop"])
 
@@ -180,7 +220,7 @@ def test_watching_indexes_again_when_files_change(genius, pictures, monkeypatch)
 
     monkeypatch.setattr("genius.ingest.watching.wait_for_change.__defaults__", (sleep,))
     done = genius("index", pictures, "--to", "idx", "--watch", "--prune")
-    assert done.code == 130
+    assert done.code == 130 and f"watching {pictures}; Ctrl-C ends it" in done.err
     assert [line.split() for line in done.out.splitlines() if line.startswith("items")] == [
         ["items", "11"],
         ["items", "12"],
@@ -225,6 +265,7 @@ def test_long_texts_are_said_or_split(genius, tmp_path, fake, monkeypatch):
         ["--columns", "id=sku"],
         ["--delimiter", ";"],
         ["--encoding", "cp1252"],
+        ["--decimal", ","],
         ["--allow-urls"],
         ["--no-exif"],
         ["--dry-run"],

@@ -47,6 +47,12 @@ def test_a_list_of_what_passes(shop):
     }
 
 
+def test_an_empty_value_is_written_as_in_a_filter(genius, pictures):
+    genius("index", pictures)
+    done = genius("list", "--facet", "folder", "--limit", "0")
+    assert done.out == "folder: '' (10)\n" and genius("list", "--where", "folder = ''").err == "10 of 10\n"
+
+
 def test_a_search_with_a_filter_an_offset_and_facets(shop):
     ask = ("search", "red", "--format", "json")
     assert {hit["id"] for hit in json.loads(shop(*ask, "--where", "price >= 20").out)} == {"j2", "j3", "c1"}
@@ -57,6 +63,9 @@ def test_a_search_with_a_filter_an_offset_and_facets(shop):
     assert "colour: red (3), blue (2), green (1)" in shop("search", "red", "--facet", "colour").out
     like = ("search", "--like", "j0", "--format", "json", "--where", "price < 25")
     assert {hit["id"] for hit in json.loads(shop(*like).out)} == {"j1", "j2", "c0"}
+    counted = json.loads(shop(*like, "--facet", "colour", "--search", "lookup", "--beam", "9").out)
+    assert {one["value"]: one["count"] for one in counted["facets"]["colour"]} == {"red": 2, "blue": 1}
+    assert shop(*like, "--image", "x.png").code == 2
 
 
 def test_a_filter_that_cannot_be_read_is_shown_with_the_place(shop):

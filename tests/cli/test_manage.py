@@ -158,6 +158,13 @@ def test_help_tells_the_exit_code_of_every_error(genius):
     assert len(codes) >= 9 and all(f" {code} " in told for code in codes)
 
 
+def test_stats_for_people_leave_out_what_there_is_not(genius, pictures):
+    genius("index", pictures, "--to", "idx")
+    told = genius("stats", "--in", "idx").out
+    assert "None" not in told and not any(line.startswith("fit") for line in told.splitlines())
+    assert json.loads(genius("stats", "--in", "idx", "--format", "json").out)["fit"]["fits"] == 0
+
+
 def test_check_looks_for_files_that_went(genius, pictures):
     genius("index", pictures, "--to", "idx")
     assert genius("check", "--files", "--in", "idx").out == "10 files, all where they were\n"
@@ -167,12 +174,24 @@ def test_check_looks_for_files_that_went(genius, pictures):
     assert "1 of 10 files are not where they were, 1 of them moved" in done.err
     found = genius("search", "red", "--want", "image", "-k", 1, "--in", "idx").out
     assert "(file not found)" in found
+    page = genius("search", "red", "--want", "image", "-k", 1, "--in", "idx", "--format", "html").out
+    assert "1. red.png, file not found" in page and "file:" not in page
+
+
+def test_check_looks_for_files_of_a_table(genius, pictures, tmp_path):
+    (tmp_path / "shop.csv").write_text("id,image\na,pictures/red.png\nb,pictures/blue.png\n")
+    genius("index", "shop.csv", "--to", "idx")
+    pictures.rename(tmp_path / "photos")
+    (tmp_path / "photos" / "blue.png").unlink()
+    done = genius("check", "--files", "--in", "idx")
+    assert done.code == 2 and "2 of 2 files are not where they were, 1 of them moved" in done.err
+    assert f"-> {tmp_path / 'photos' / 'red.png'}" in done.out and "gone   b" in done.out
 
 
 def test_duplicates_are_shown_in_groups(genius, pictures):
     shutil.copy(pictures / "red.png", pictures / "rot.png")
     genius("index", pictures, "--to", "idx")
     done = genius("duplicates", "--exact", "--in", "idx")
-    assert done.out.splitlines()[0] == "same content" and "1 groups, 1 copies" in done.err
+    assert done.out.splitlines()[0] == "same content" and "1 group, 1 copy;" in done.err
     found = json.loads(genius("duplicates", "--in", "idx", "--at-least", "0.999", "--format", "json").out)
     assert {"ids": ["red.png", "rot.png"], "similarity": 1.0, "exact": True} in found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -64,6 +65,12 @@ def test_sure_answers_or_the_nearest_with_a_note(indexed, fake, monkeypatch):
     none = indexed("search", "xyzzy", "--want", "image", "--at-least", "0.9")
     assert none.code == 0 and none.err == "nothing close was found; the nearest are:\n"
     assert len(none.out.splitlines()) == 10
+    monkeypatch.setattr("webbrowser.open", lambda address: True)
+    opened = Path(indexed("search", "xyzzy", "--at-least", "0.9", "--open").out.strip())
+    printed = indexed("search", "xyzzy", "--at-least", "0.9", "--format", "html").out
+    for page in (opened.read_text(), printed):
+        assert "<p>Nothing close was found; the nearest are:</p>" in page and ", similarity 0." in page
+    opened.unlink()
     lines = indexed("search", "xyzzy", "--want", "image", "--at-least", "0.9", "--format", "jsonl")
     assert lines.out == "" and "nothing close was found" in lines.err
 
@@ -111,7 +118,7 @@ def test_what_is_like_a_stored_item(indexed):
     )
     assert but.out.endswith(".png\n") and "red.png" not in but.out
     assert indexed("search", "--like", "nobody").code == 2
-    assert indexed("search", "--like", "red.png", "--beam", "5").code == 2
+    assert indexed("search", "--like", "red.png", "--hybrid").code == 2
 
 
 @pytest.mark.parametrize("rerank", ["none", "codes", "vectors"])
@@ -144,5 +151,8 @@ def test_blanks_in_names_do_not_break_columns(genius, pictures):
 
 def test_a_filter_that_no_item_passes_is_told(indexed):
     done = indexed("search", "red", "--where", "price < 5")
-    assert done.code == 0 and "no item passes the filter" in done.err
+    assert done.code == 0 and done.err == "no item passes the filter: none has the field price\n"
+    listed = indexed("list", "--where", "\"odd name\".x = 5 or folder = 'x'")
+    assert listed.err == "no item passes the filter: none has the field odd name.x\n0 of 0\n"
+    assert indexed("search", "red", "--where", "folder = 'nowhere'").err == "no item passes the filter\n"
     assert indexed("search", "red", "--where", "folder = ''", "-k", "1").err == ""

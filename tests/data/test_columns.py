@@ -65,8 +65,63 @@ def test_delimiters_are_guessed_and_said(tmp_path: Path) -> None:
     assert [item.id for item in read_items(file, options=options)] == []  # a row has more cells than columns
     with pytest.raises(BadInput, match="one character, or tab"):
         list(read_items(file, options=TableOptions(delimiter="::")))
+    file.write_text('id;"text, in German";note\na;b;c\n')
+    assert [
+        item.meta for item in read_items(file, options=TableOptions(columns={"id": ["id"], "text": ["note"]}))
+    ] == [{"text, in German": "b"}]
     file.write_text("id\ttext\na\tb\n")
     assert list(read_items(file, options=TableOptions(delimiter="tab"))) == [Item("a", None, "b")]
+
+
+PRICES = """sku;title;price;stock;size;rating;phone
+A-1,5;Lamp 1,5 m;1.816,10;1.200;2,5;4.5;040 123 456
+A-2;Desk;49,90;12;12 cm;3.75;030.555.1
+A-3;Rug;-1 234,5;;1,234;4;007
+"""
+
+
+def test_decimal_commas_are_guessed_and_said(tmp_path: Path) -> None:
+    """Of metadata alone; a column with decimal points keeps them, and what is no number stays."""
+    (tmp_path / "shop.csv").write_text(PRICES)
+    report = Report()
+    options = TableOptions(columns=parse_columns("id=sku,text=title"))
+    first, second, third = read_items(tmp_path / "shop.csv", report=report, options=options)
+    assert (first.id, first.text) == ("A-1,5", "Lamp 1,5 m")
+    assert first.meta == {
+        "price": "1816.10", "stock": "1200", "size": "2.5", "rating": "4.5", "phone": "040 123 456"
+    }  # fmt: skip
+    assert second.meta == {
+        "price": "49.90",
+        "stock": "12",
+        "size": "12 cm",
+        "rating": "3.75",
+        "phone": "030.555.1",
+    }
+    assert third.meta == {"price": "-1234.5", "size": "1.234", "rating": "4", "phone": "007"}
+    assert "1.816,10 is read with a decimal comma; --decimal ." in report.said[-1]
+
+
+def test_decimal_points_need_no_guess(tmp_path: Path) -> None:
+    file = tmp_path / "shop.csv"
+    file.write_text('id,text,price,views\na,x,"1,816.10","1,234"\nb,y,3.50,7\n')
+    report = Report()
+    assert [item.meta for item in read_items(file, report=report)] == [
+        {"price": "1816.10", "views": "1,234"}, {"price": "3.50", "views": "7"}
+    ]  # fmt: skip
+    assert report.said == []
+    file.write_text("id;text;price\na;x;1,50\nb;y;3.50\n")
+    assert [item.meta["price"] for item in read_items(file, report=report)] == ["1,50", "3.50"]
+    assert "column price have a decimal comma, others a point" in report.said[-1]
+    for decimal, prices in ((",", ["1.50", "3.50"]), (".", ["1,50", "3.50"])):
+        options = TableOptions(decimal=decimal)
+        assert [item.meta["price"] for item in read_items(file, options=options)] == prices
+    file.write_text("id;text;price\na;x;1,234\n")
+    assert [item.meta["price"] for item in read_items(file)] == ["1,234"], "nothing tells what it is"
+    for decimal, price in ((",", "1.234"), (".", "1234")):
+        (item,) = read_items(file, options=TableOptions(decimal=decimal))
+        assert item.meta["price"] == price
+    with pytest.raises(BadInput, match=r"use \. or ,"):
+        list(read_items(file, options=TableOptions(decimal=";")))
 
 
 def test_encodings_are_guessed_and_said(tmp_path: Path) -> None:

@@ -35,7 +35,25 @@ NAMES = [
     "$",
     "line\nbreak",
 ]
-TEXTS = ["sofa", "Sofa", "", " 5", "5.0", "5", "10", "-1e1", "true", "TRUE", "it's", "100%", "ü", "👍", "zz"]
+TEXTS = [
+    "sofa",
+    "Sofa",
+    "",
+    " 5",
+    "5.0",
+    "5",
+    "10",
+    "-1e1",
+    "true",
+    "TRUE",
+    "it's",
+    "100%",
+    "a_s",
+    "\\_",
+    "ü",
+    "👍",
+    "zz",
+]
 NUMBERS = [0, 1, 5, 5.0, -10, 0.1, 10, 49.99, 2**53 + 1, 2**63, 10**30, -0.0, 1e-300]
 MISSING = object()
 
@@ -98,7 +116,9 @@ def named(name: str) -> str:
 def like(value: Any, pattern: str) -> bool:
     if isinstance(value, list):
         return any(like(one, pattern) for one in value)
-    expression = "".join(".*" if c == "%" else "." if c == "_" else re.escape(c) for c in pattern)
+    anything = {"%": ".*", "_": "."}
+    tokens = re.findall(r"\\[%_\\]|.", pattern, re.S)  # a backslash takes the next character as it is
+    expression = "".join(anything.get(token) or re.escape(token[-1]) for token in tokens)
     return isinstance(value, str) and re.fullmatch(expression, value, re.I | re.S) is not None
 
 
@@ -130,7 +150,7 @@ def single(draw: Any) -> tuple[str, Any]:
 
         return text, one_of if kind == "in" else lambda meta: there(get(meta)) and not one_of(meta)
     if kind == "like":
-        pattern = draw(st.text("aofsS%_5ü", max_size=5))
+        pattern = draw(st.text("aofsS%_5ü\\", max_size=5))
         return f"{named(name)} like {written(pattern)}", lambda meta: like(get(meta), pattern)
     if kind == "has":
         return f"has {named(name)}", lambda meta: there(get(meta))
@@ -247,6 +267,7 @@ def test_fields_that_every_item_has(index):
         and ids("id in ('i0', 'i9')") == {"i0"}
         and ids("id > 'i2'") == {"i3", "i4"}
     )
+    assert ids(r"id like 'i\_'") == set() and len(ids("id like 'i_'")) == 5
     assert ids("text like '%OAK%'") == {"i0"} and ids("text is missing") == {"i1", "i2", "i4"}
 
 

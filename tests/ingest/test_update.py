@@ -44,6 +44,20 @@ def test_metadata_alone_needs_no_model(shop) -> None:
     assert shop.update(changes).unchanged == 2
 
 
+def test_changes_of_one_item_are_made_one_after_the_other(shop) -> None:
+    """None of them is lost, though they come in one batch."""
+    changes = [
+        Item("file", meta={"price": 12}),
+        Item("text", meta={"price": 31}),
+        Item("file", text="a sofa"),
+        Item("file", meta={"stock": 5}),
+    ]
+    assert shop.update(changes).updated == 4
+    assert meta(shop, "file") == {"price": 12, "brand": "x", "stock": 5}
+    assert meta(shop, "text") == {"price": 31}
+    assert shop.get("file").text == "a sofa"
+
+
 @pytest.mark.parametrize("id", ["file", "bytes"])
 def test_a_new_text_keeps_the_picture(shop, id: str) -> None:
     picture = shop.thumbnail(id)

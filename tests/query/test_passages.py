@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from PIL import Image
 from genius import Engine, Item
 from genius.errors import BadInput, IndexCorrupt
 from genius.store.check import check, repair
+from genius.store.connection import INDEX_FILE
 from genius.store.exporting import export_lines, export_tar
 from genius.store.importing import import_file
 from genius.types import Modality
@@ -172,10 +174,34 @@ def test_damaged_passages_are_found_and_left_out_by_a_repair(engine, model):
     engine.index.truth.connection.execute("UPDATE passages SET spans = zeroblob(length(spans))")
     engine.close()
     assert any("passages" in problem for problem in check(folder).truth)
-    repair(folder)
+    _, salvage = repair(folder)
     assert check(folder).clean
+    assert (salvage.lost, salvage.cut) == ([], ["long"])
     with Engine.open(folder, model=model) as opened:
         assert opened.search("red", k=1)[0].id == "long"
+
+
+def test_a_repair_reads_passages_behind_a_damaged_page(tmp_path, model):
+    """Items whose passages are on it are named; those after it keep theirs."""
+    with Engine.create(tmp_path / "index", model, split_texts=True) as engine:
+        engine.add([Item(f"{n:03}", text=f"{LONG} {n}") for n in range(200)])
+        engine.compact()
+        connection = engine.index.truth.connection
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        query = "SELECT pageno FROM dbstat WHERE name = 'passages' AND pagetype = 'leaf' ORDER BY path"
+        try:
+            pages = [page for (page,) in connection.execute(query)]
+        except sqlite3.OperationalError:
+            pytest.skip("this SQLite cannot tell which pages a table has")
+    with (tmp_path / "index" / INDEX_FILE).open("r+b") as stream:
+        stream.seek((pages[1] - 1) * 4096)
+        stream.write(b"\xff" * 4096)
+    _, salvage = repair(tmp_path / "index")
+    assert salvage.saved == 200 and 0 < len(salvage.cut) < 100 and check(tmp_path / "index").clean
+    with Engine.open(tmp_path / "index", model=model) as opened:
+        named = {opened.index.truth.record(id)[0] for id in salvage.cut}
+        kept = set(opened.index.truth.passage_rows().items.tolist())
+        assert len(kept) == 200 - len(named) and not kept & named and max(kept) > max(named)
 
 
 def test_passages_of_no_item_are_found(engine):

@@ -60,6 +60,19 @@ def test_items_with_more_and_rarer_words_come_first(engine):
     assert rows(engine, "number7") == [] == rows(engine, "number70")  # removed
 
 
+def test_a_letter_counts_alone_but_not_beside_words(tmp_path, model):
+    """Photos are called anything: "a dog" is not to find those with an a in their names."""
+    with Engine.create(tmp_path / "index", model) as opened:
+        opened.add([Item(f"{'a' if n < 3 else 'x'} {n}.txt", text=COLORS[n % 8]) for n in range(20)])
+        assert rows(opened, "a dog") == [] and rows(opened, "I like a green one") == rows(opened, "green")
+        assert set(rows(opened, "a")) == {"a 0.txt", "a 1.txt", "a 2.txt"}
+        assert rows(opened, "a 7") == ["x 7.txt"]
+        opened.add([Item("hi.txt", text="red")])
+        assert rows(opened, "hi, a dog") == ["hi.txt"]
+        opened.add([Item("A-1", text="red"), Item("B-1", text="red")])
+        assert rows(opened, "B-1")[0] == "B-1" and rows(opened, "the A-1 - I mean")[0] == "A-1"
+
+
 def test_a_slip_of_the_keyboard_is_forgiven_but_not_another_number(engine):
     assert "i2" in rows(engine, "bleu lmap")  # blue
     assert set(rows(engine, "oragne")) == {f"i{n}" for n in range(100) if n % 8 == 6 and n not in (7, 70)}
@@ -149,6 +162,18 @@ def test_an_index_without_words_gets_them_or_is_searched_without(tmp_path, model
         with caplog.at_level(logging.WARNING):
             assert len(engine.search("QX-17")) == 10
         assert "searched without words" in caplog.text
+
+
+def test_words_that_must_be_there_are_taken_as_they_are(tmp_path, model):
+    """An underscore or a percent sign of a file name stands for nothing else."""
+    names = ["IMG_0003.txt", "IMGX0003.txt", "50% off.txt", "500 off.txt", r"a\b.txt", "ab.txt"]
+    with Engine.create(tmp_path / "index", model) as opened:
+        opened.add([Item(name, text="red") for name in names])
+        for words, name in (("img_0003", names[0]), ("50%", names[2]), ("a\\b", names[4])):
+            assert [hit.id for hit in opened.search("red", match=words)] == [name]
+        with pytest.raises(BadInput) as refused:
+            opened.search("red", where="price <", match="img")
+        assert refused.value.args[0].splitlines()[1] == "  price <"
 
 
 def test_an_item_that_has_the_words_is_found_by_match_as_before(engine):

@@ -10,11 +10,14 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from io import BytesIO
 from unittest.mock import patch
+from urllib.parse import quote
 
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
+from PIL import Image
 
 from genius import Item, Query
 from genius.confidence import Calibration, ConfidenceWeights
@@ -71,6 +74,23 @@ def test_a_search_answers_as_the_engine_does(client, engine):
     assert set(first) == shown
     assert first["rank"] == 1 and len(first["codes"]) == 5
     assert len(response.headers["x-request-id"]) == 12
+
+
+def test_a_field_that_is_not_there_is_answered_with_those_that_are(client):
+    def detail(response):
+        assert response.status_code == 422
+        return response.json()["detail"]
+
+    wrong = detail(client.post("/v1/search", json={"text": "red", "top": 3}))
+    assert (
+        wrong.startswith("top: no such field: there are text, image, vector, like, want") and ", k," in wrong
+    )
+    both = detail(client.post("/v1/search", json={"text": "red", "k": 3, "limit": 3}))
+    assert both == "limit: k and limit are the same: give one of them"
+    patch = detail(client.patch("/v1/items/red", json={"price": 7}))
+    assert patch == "price: no such field: there are text, image, meta; everything else goes into meta"
+    item = detail(client.post("/v1/items", json={"items": [{"id": "a", "text": "red", "price": 7}]}))
+    assert item.startswith("items.0.price: no such field: there are id, text, image, vector, meta;")
 
 
 def test_k_and_limit_are_one_thing(client):
@@ -396,12 +416,33 @@ def test_the_original_file_and_its_path(engine, kit, tmp_path):
         assert client.get("/v1/items/red/original").status_code == 404, "it came as bytes"
         file.write_text("<script>alert(1)</script>")
         assert client.get("/v1/items/teal/original").status_code == 404, "no picture any more"
+        file.write_bytes(b"\xff\xd8\xff\xe0\x00\x04JF\xff\xc0\x00\x02")
+        assert client.get("/v1/items/teal/original").status_code == 404, "a broken header"
     with client_of(engine, key=KEY) as client:
         client.headers["authorization"] = f"Bearer {KEY}"
         assert client.get("/v1/items/teal/original").status_code == 404
         assert client.get("/v1/items/teal").json()["path"] is None
         hits = client.post("/v1/search", json={"like": "green", "want": "image"}).json()["hits"]
         assert {hit["path"] for hit in hits} == {None}
+
+
+def test_originals_of_every_format_that_is_read(engine, kit, tmp_path):
+    """Photos of phones and cameras, and a JPEG of more pixels than Pillow opens by itself."""
+    pytest.importorskip("pillow_heif", reason="HEIC needs the extra heic").register_heif_opener()
+    jpeg = BytesIO()
+    Image.new("RGB", (64, 64), "teal").save(jpeg, "JPEG")
+    Image.new("RGB", (64, 64), "teal").save(tmp_path / "phone.heic")
+    (tmp_path / "raw.CR2").write_bytes(b"II*\0\x10\0\0\0CR\2\0" + bytes(100) + jpeg.getvalue() + bytes(9))
+    Image.new("L", (19_000, 10_000), 99).save(tmp_path / "große.jpg")
+    types = {"phone.heic": "image/heif", "raw.CR2": "application/octet-stream", "große.jpg": "image/jpeg"}
+    engine.add([Item(name, image=tmp_path / name) for name in types])
+    with client_of(engine) as client:
+        for name, kind in types.items():
+            answer = client.get(f"/v1/items/{name}/original")
+            assert (answer.status_code, answer.headers["content-type"]) == (200, kind)
+            assert answer.content == (tmp_path / name).read_bytes()
+            assert quote(name) in answer.headers["content-disposition"]
+            assert answer.headers["content-disposition"].startswith("inline")
 
 
 def test_a_path_that_came_with_an_import_is_not_opened(engine, kit, tmp_path):

@@ -13,6 +13,7 @@ from PIL import Image
 import genius
 from genius import Client, Item, Query
 from genius.client import ServerError
+from genius.confidence import Calibration, ConfidenceWeights
 from genius.engine import Engine
 from genius.errors import BadInput
 
@@ -43,6 +44,15 @@ def test_it_has_the_methods_of_the_engine(served):
     for name in ("add", "remove", "get", "thumbnail", "stats", "close", "__enter__", "__exit__"):
         assert callable(getattr(Client, name))
     assert genius.Client is Client
+
+
+def test_where_nothing_is_close_the_nearest_are_told(served, client, monkeypatch):
+    by = {"vectors": Calibration({}, ConfidenceWeights(-16.0, 20.0, 0.0))}
+    monkeypatch.setattr(served.engine.model, "calibrations", by, raising=False)
+    page = client.result("xyzzy", k=3, at_least=0.999)
+    (own,) = served.engine.results(["xyzzy"], k=3, at_least=0.999)
+    assert page.hits == [] and page.nearest == own.nearest and len(page.nearest) == 3
+    assert client.result("something red", k=3, at_least=0.5).nearest == []
 
 
 def test_searches_are_those_of_the_engine(client, served, tmp_path, kit):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from genius.cli.facets import facet_lines, facet_values
-from genius.cli.hit_page import hit_page
+from genius.cli.hit_page import ShownAnswer, hit_page
 from genius.cli.output import HitFormat, hit_fields, hit_lines, say
 from genius.cli.pictures import protocol, terminal_picture
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Thumbnail = Callable[[str, int], bytes | None]
 SHOWN_TO_PEOPLE = (HitFormat.TABLE, HitFormat.HTML)
+NOTHING_CLOSE = "nothing close was found; the nearest are"
 SIDE = 256  # pixels of a picture in the terminal
 
 
@@ -36,6 +37,12 @@ class Answer(NamedTuple):
         parts = [self.query.text, str(image) if isinstance(image, str | Path) else None]
         return ", ".join(filter(None, parts)) or "a vector"
 
+    @property
+    def shown(self) -> ShownAnswer:
+        """What a page shows of it."""
+        note = f"{NOTHING_CLOSE}:" if self.result.nearest else ""
+        return ShownAnswer(self.name, self.hits(HitFormat.HTML), note[:1].upper() + note[1:])
+
     def hits(self, form: HitFormat) -> Sequence[Hit]:
         """The hits to show: to people also the nearest, where none is sure enough."""
         return self.result.nearest or self.result.hits if form in SHOWN_TO_PEOPLE else self.result.hits
@@ -51,8 +58,7 @@ def print_answers(
         rest = "; the nearest are:" if form in SHOWN_TO_PEOPLE else ": lower --at-least, or leave it out"
         say(f"nothing close was found{f' for {far} of {len(answers)} queries' if many else ''}{rest}")
     if form is HitFormat.HTML:
-        named = [(answer.name, answer.hits(form)) for answer in answers]
-        for line in hit_page(named, thumbnail):
+        for line in hit_page([answer.shown for answer in answers], thumbnail):
             print(line)
     elif many and form in (HitFormat.JSON, HitFormat.JSONL):
         _print_many(answers, form)
@@ -70,7 +76,7 @@ def _print_one(answer: Answer, form: HitFormat, many: bool, pictures: Thumbnail 
     if many and form is HitFormat.TABLE:
         print(f"{answer.query.id}: {answer.name}")
         if answer.result.nearest:
-            print("nothing close was found; the nearest are:")
+            print(f"{NOTHING_CLOSE}:")
     if pictures is not None and form is HitFormat.TABLE:
         how = protocol(os.environ)
         for hit in hits:
@@ -113,11 +119,11 @@ def open_page(answers: Sequence[Answer], thumbnail: Thumbnail) -> None:
     import tempfile
     import webbrowser
 
-    named = [(answer.name, answer.hits(HitFormat.HTML)) for answer in answers]
+    shown = [answer.shown for answer in answers]
     with tempfile.NamedTemporaryFile(
         "w", prefix="genius-", suffix=".html", delete=False, encoding="utf-8"
     ) as file:
-        file.writelines(line + "\n" for line in hit_page(named, thumbnail))
+        file.writelines(line + "\n" for line in hit_page(shown, thumbnail))
     if not webbrowser.open(Path(file.name).as_uri()):
         say("no browser was found: open this file yourself")
     print(file.name)

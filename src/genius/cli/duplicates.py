@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from genius.cli.output import DEFAULT_INDEX, IndexFolder, say
+from genius.cli.output import DEFAULT_INDEX, IndexFolder, counted, say
 
 
 class GroupFormat(StrEnum):
@@ -51,4 +51,5 @@ def duplicates(
             for id, path in zip(group.ids, group.paths, strict=True):
                 print(f"  {printable(id)}" + (f"  {printable(path)}" if path is not None else ""))
     copies = sum(len(group.ids) - 1 for group in groups)
-    say(f"{len(groups)} groups, {copies} copies; `genius remove ID` takes an item out of the index")
+    found = f"{counted(len(groups), 'group')}, {counted(copies, 'copy', 'copies')}"
+    say(f"{found}; `genius remove ID` takes an item out of the index")

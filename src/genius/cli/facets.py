@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from genius.cli.output import say
+
 if TYPE_CHECKING:
+    from genius.engine import Engine
     from genius.types import FacetCount
 
 WhereOption = Annotated[
@@ -17,6 +20,13 @@ WhereOption = Annotated[
 FacetOption = Annotated[
     list[str] | None, typer.Option("--facet", metavar="FIELD", help="Count the values of a field.")
 ]
+
+
+def say_nothing_passes(engine: Engine, where: str | None) -> None:
+    """Say that no item passes the filter, and which of its fields no item has."""
+    unknown = engine.unknown_fields(where) if where else []
+    why = f": none has the field {' or '.join(unknown)}" if unknown and len(engine) else ""
+    say(f"no item passes the filter{why}")
 
 
 def facet_lines(facets: Mapping[str, Sequence[FacetCount]]) -> Iterator[str]:
@@ -34,4 +44,6 @@ def facet_values(facets: Mapping[str, Sequence[FacetCount]]) -> dict[str, list[d
 
 
 def _shown(value: object) -> str:
+    if value == "":  # as the folder of files at the top
+        return "''"
     return str(value).lower() if isinstance(value, bool) else str(value)

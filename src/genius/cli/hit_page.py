@@ -6,7 +6,7 @@ import base64
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from genius.types import Hit
@@ -24,16 +24,23 @@ small { color: GrayText; display: block; }
 """
 
 
-def hit_page(
-    answers: Sequence[tuple[str, Sequence[Hit]]], thumbnail: Callable[[str, int], bytes | None]
-) -> Iterator[str]:
+class ShownAnswer(NamedTuple):
+    """What a page shows of a query."""
+
+    query: str  # in words
+    hits: Sequence[Hit]
+    note: str = ""  # what is to be said of the hits
+
+
+def hit_page(answers: Sequence[ShownAnswer], thumbnail: Callable[[str, int], bytes | None]) -> Iterator[str]:
     """The lines of a page with the hits of each query; `thumbnail` gives the picture of an item."""
-    title = escape(answers[0][0] if len(answers) == 1 else f"{len(answers)} searches")
+    title = escape(answers[0].query if len(answers) == 1 else f"{len(answers)} searches")
     yield '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">'
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
     yield f"<title>{title}</title>\n<style>{STYLE}</style>"
-    for query, hits in answers:
-        yield f"<h1>{escape(query)}</h1>\n<ol>"
+    for query, hits, note in answers:
+        yield f"<h1>{escape(query)}</h1>"
+        yield f"<p>{escape(note)}</p>\n<ol>" if note else "<ol>"
         for hit in hits:
             yield _card(hit, thumbnail(hit.id, SIDE))
         yield "</ol>" if hits else "</ol>\n<p>Nothing found.</p>"
@@ -46,11 +53,12 @@ def _card(hit: Hit, jpeg: bytes | None) -> str:
     if jpeg is not None:
         source = "data:image/jpeg;base64," + base64.b64encode(jpeg).decode()
         picture = f'<img src="{source}" alt="{name}" loading="lazy">'
-        if hit.path is not None and Path(hit.path).is_absolute():
+        if hit.path is not None and not hit.missing and Path(hit.path).is_absolute():
             picture = f'<a href="{escape(Path(hit.path).as_uri())}">{picture}</a>'
         parts.append(f'<div class="picture">{picture}</div>')
     if hit.passage:
         parts.append(f"<p>{escape(hit.passage)}</p>")
-    sure = "" if hit.confidence is None else f", confidence {hit.confidence:.2f}"
-    parts.append(f"<small>{hit.rank}. {name}{sure}</small>")
+    about = [f"{hit.rank}. {name}", "file not found"] if hit.missing else [f"{hit.rank}. {name}"]
+    about += [] if hit.confidence is None else [f"confidence {hit.confidence:.2f}"]
+    parts.append(f"<small>{', '.join([*about, f'similarity {hit.score:.2f}'])}</small>")
     return f"<li>{''.join(parts)}</li>"

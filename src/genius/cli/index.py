@@ -76,6 +76,9 @@ def index(
         str | None, typer.Option(help="Between the cells of a CSV (default: guessed).")
     ] = None,
     encoding: Annotated[str | None, typer.Option(help="Of a table, as cp1252 (default: guessed).")] = None,
+    decimal: Annotated[
+        str | None, typer.Option(help="Before the decimals of a CSV: . or , (default: guessed).")
+    ] = None,
     allow_urls: Annotated[
         bool, typer.Option("--allow-urls", help="Fetch images of tables from the web.")
     ] = False,
@@ -128,14 +131,21 @@ def index(
     for place in (source.place for source in sources):
         if isinstance(place, Path) and not place.exists():
             raise BadInput(f"no folder or file at {place}: check the spelling")
-    tables = TableOptions(parse_columns(columns) if columns else {}, delimiter, encoding, allow_urls)
+    tables = TableOptions(parse_columns(columns) if columns else {}, delimiter, encoding, allow_urls, decimal)
     alone = {"--update": update, "--columns": columns, "--delimiter": delimiter, "--encoding": encoding}
-    alone |= {"--allow-urls": allow_urls, "--no-exif": not exif, "--dry-run": dry_run, "--watch": watch}
+    alone |= {
+        "--decimal": decimal,
+        "--allow-urls": allow_urls,
+        "--no-exif": not exif,
+        "--dry-run": dry_run,
+        "--watch": watch,
+    }
     refused = [name for name, given in alone.items() if given]
     if cluster is not None and refused:
         raise BadInput(f"{' and '.join(refused)} cannot be used with --cluster: leave one of them out")
     if dry_run:
-        print_summary(would_index(sources, to, exclude or [], prune, tables), form, paths)
+        would = would_index(sources, to, exclude or [], prune, update, tables, exif)
+        print_summary(would, form, paths)
         say("this was a dry run: nothing has changed")
         return
     watched = [source.place for source in sources if isinstance(source.place, Path)]
@@ -178,6 +188,8 @@ def index(
     state = state_of(watched, to) if watch else b""
     summary = run()
     print_summary(summary, form, paths)
+    if watch:
+        say(f"watching {', '.join(paths)}; Ctrl-C ends it")
     while watch:
         sys.stdout.flush()
         state = wait_for_change(watched, to, state)

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from genius.cli.output import SummaryFormat, progress, say, say_report, summary_lines
+from genius.cli.output import SummaryFormat, counted, progress, say, say_report, summary_lines
 
 if TYPE_CHECKING:
     from genius.data.remote import RemotePath
@@ -27,15 +27,24 @@ def new_summary() -> dict[str, Any]:
 
 
 def would_index(
-    sources: list[ItemSource], to: Path, exclude: list[str], prune: bool, tables: TableOptions
+    sources: list[ItemSource],
+    to: Path,
+    exclude: list[str],
+    prune: bool,
+    update: bool,
+    tables: TableOptions,
+    exif: bool,
 ) -> dict[str, Any]:
     """What would be added, updated and removed."""
     from genius.data.report import Report
-    from genius.errors import IndexNotFound
-    from genius.ingest.dry_run import dry_run
+    from genius.engine.changing import NO_PRUNING
+    from genius.errors import BadInput, IndexNotFound
+    from genius.ingest.dry_run import dry_run, dry_update
     from genius.ingest.source import noting_ids
     from genius.store.index import Index
 
+    if update and prune:
+        raise BadInput(NO_PRUNING)
     summary = new_summary()
     try:
         index: Index | None = Index.open(to)
@@ -44,8 +53,12 @@ def would_index(
     try:
         for source in sources:
             report, seen = Report(ids=set()), set[str]()
-            items = noting_ids(source.items(index, exclude, report, tables), seen)
-            added = dry_run(items, index.truth.known if index is not None else lambda ids: {}, report)
+            known = index.truth.known if index is not None else lambda ids: {}
+            if update:
+                added = dry_update(source.changes(report, tables), known, report)
+            else:
+                items = noting_ids(source.items(index, exclude, report, tables), seen)
+                added = dry_run(items, known, report, exif=exif and source.root is not None)
             say_report(report)
             if prune and index is not None and not report.unknown:
                 kept = seen | source.kept_ids(report.ids or set())
@@ -70,22 +83,23 @@ def print_summary(summary: dict[str, Any], form: SummaryFormat, paths: list[str]
 
 def count_in(summary: dict[str, Any], source: ItemSource | None, added: AddResult) -> None:
     """Add what became of a source to the summary; repeated ids are said."""
+    from genius.ingest.result import NAMED
+
     for name in ("added", "updated", "unchanged", "repeated", "removed", "long_texts"):
         summary[name] += getattr(added, name)
     summary["skipped"] += added.report.skipped
     summary["ignored"].update(added.report.ignored)
     if added.long_texts:
-        are = "1 text is" if added.long_texts == 1 else f"{added.long_texts} texts are"
         say(
-            f"{are} longer than the encoder reads: only the beginning is searched; a new index with "
-            "--split-texts searches all of it"
+            f"{counted(added.long_texts, 'text is', 'texts are')} longer than the encoder reads: only the "
+            "beginning is searched; a new index with --split-texts searches all of it"
         )
     if added.repeats:
         where = "" if source is None else f" in {source.place.name}"
-        more = ", …" if added.repeated > len(added.repeats) else ""
+        more = ", …" if len(added.repeats) == NAMED else ""
         say(
-            f"{added.repeated} ids came more than once{where}, and the last of each was kept: "
-            f"{', '.join(added.repeats)}{more}"
+            f"{counted(added.repeated, 'item has', 'items have')} an id that came before{where}, and the "
+            f"last one of each id was kept: {', '.join(added.repeats)}{more}"
         )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from genius.cli.facets import FacetOption, WhereOption, facet_lines, facet_values
+from genius.cli.facets import FacetOption, WhereOption, facet_lines, facet_values, say_nothing_passes
 from genius.cli.output import DEFAULT_INDEX, IndexFolder, say
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ def list_items(
 
     with Engine.open(folder) as engine:
         page = engine.browse(where, None if everything else limit, offset, facets=facet or [])
+        if where and not page.total:
+            say_nothing_passes(engine, where)
     for line in _lines(page.items, form, page.facets if facet else None, page.total):
         print(line)
     say(f"{len(page.items):,} of {page.total:,}")

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from genius.cli.output import DEFAULT_INDEX, IndexFolder, SummaryFormat, TargetFolder, say, summary_lines
+from genius.cli.output import (
+    DEFAULT_INDEX,
+    IndexFolder,
+    SummaryFormat,
+    TargetFolder,
+    counted,
+    say,
+    summary_lines,
+)
 from genius.errors import BadInput, IndexCorrupt
 
 if TYPE_CHECKING:
@@ -33,7 +41,8 @@ def remove(
     print(f"removed {count}")
     if missing and not ignore_missing:
         some = ", ".join(repr(id) for id in missing[:10]) + (", …" if len(missing) > 10 else "")
-        raise BadInput(f"{len(missing)} of the ids are not in {folder}: {some}")
+        ids_are = counted(len(missing), "id is", "ids are")
+        raise BadInput(f"{ids_are} not in {folder}: {some}")
 
 
 def stats(
@@ -53,7 +62,9 @@ def stats(
         health = _health(engine.index) if codes and facts["items"] else None
     if form is SummaryFormat.JSON and health is not None:
         facts["health"] = health.as_dict()
-    for line in summary_lines(facts, form):
+    if form is SummaryFormat.TABLE:
+        facts["fit"] = {name: value for name, value in facts["fit"].items() if value}
+    for line in summary_lines({name: value for name, value in facts.items() if value != {}}, form):
         print(line)
     if form is SummaryFormat.TABLE and codes:
         print("\n" + ("\n".join(_health_lines(health)) if health else "no items yet, so no codes"))
@@ -97,7 +108,7 @@ def check(
             raise IndexCorrupt(f"{folder} is damaged: `genius fit --in {folder}` repairs it")
         if not findings.clean:
             raise IndexCorrupt(f"{folder} is damaged: `genius check --repair --in {folder}` repairs it")
-        print(f"{findings.items} items, nothing wrong")
+        print(f"{counted(findings.items, 'item')}, nothing wrong")
         return
     findings, salvage = checking.repair(folder)
     for problem in (*findings.truth, *findings.cache, *findings.model):
@@ -106,10 +117,12 @@ def check(
         print(f"saved {salvage.saved} items, lost {len(salvage.lost)}; the damaged file is {salvage.damaged}")
         for name in salvage.lost:
             say(f"lost: {name}")
+        for name in salvage.cut:
+            say(f"found by the beginning of its text alone; remove it and index it again: {name}")
     elif findings.cache:
         print("built the cache anew, nothing is lost")
     else:
-        print(f"{findings.items} items, nothing wrong")
+        print(f"{counted(findings.items, 'item')}, nothing wrong")
 
 
 def _check_files(folder: Path) -> None:
@@ -128,7 +141,7 @@ def _check_files(folder: Path) -> None:
             f"{len(found.missing)} of {found.files} files are not where they were, {moved} of them moved: "
             "index their folder again with --prune, or `genius remove` them"
         )
-    print(f"{found.files} files, all where they were")
+    print(f"{counted(found.files, 'file')}, all where they were")
 
 
 def compact(folder: IndexFolder = DEFAULT_INDEX) -> None:

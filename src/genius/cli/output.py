@@ -115,6 +115,11 @@ def summary_lines(facts: Mapping[str, Any], form: SummaryFormat) -> Iterator[str
         yield f"{name.replace('_', ' '):<{width}}  {printable(value)}"
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """A number with its noun, as in "1 group" and "2 groups"."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
 def say(line: str) -> None:
     """Print a line to stderr, its control characters escaped."""
     from genius.data.report import printable

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from genius.cli.answers import Answer, open_page, print_answers, print_paths
-from genius.cli.facets import FacetOption, WhereOption
-from genius.cli.output import DEFAULT_INDEX, Device, HitFormat, IndexFolder, say
+from genius.cli.facets import FacetOption, WhereOption, say_nothing_passes
+from genius.cli.output import DEFAULT_INDEX, Device, HitFormat, IndexFolder
 from genius.cli.query_file import read_query_file
 from genius.types import ANY
 
@@ -117,15 +117,14 @@ def search(
         elif like is None:
             asked = [Query(text=text, image=image, vector=None if vector is None else _vector(vector))]
             results = engine.results(asked, k, want, **options, **more)
-        elif image is not None or vector is not None or method or rerank or beam or facet or hybrid:
-            raise BadInput(
-                "--like goes with a text, what is wanted, --where, --offset and -k: leave the others out"
-            )
+        elif image is not None or vector is not None or hybrid:
+            raise BadInput("--like goes with a text: leave --image, --vector and --hybrid out")
         else:
             asked = [Query(text=" ".join(filter(None, (f"like {like}", text))))]
-            results = [engine.like_result(like, text, k, want, **options)]
+            more["hybrid"] = False  # the words of its text are not the user's
+            results = [engine.like_result(like, text, k, want, **options, **more)]
         if (where or match) and not any(result.pool for result in results):
-            say("no item passes the filter")
+            say_nothing_passes(engine, where)
         answers = [Answer(*one) for one in zip(asked, results, strict=True)]
         if open_:
             open_page(answers, engine.thumbnail)

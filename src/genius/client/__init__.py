@@ -107,7 +107,13 @@ class Client(Connection):
             "at_least": at_least,
         }
         answer = self._json("POST", "/v1/search", without_none(body))
-        return HitPage(hits_of(answer), answer["pool"], facets_of(answer), answer["cursor"])
+        return HitPage(
+            hits_of(answer["hits"]),
+            answer["pool"],
+            facets_of(answer),
+            answer["cursor"],
+            hits_of(answer["nearest"]),
+        )
 
     def pages(
         self, query: str | Path | Query, k: int = 10, want: Modality | str | None = None, **options: Any
@@ -181,7 +187,7 @@ class Client(Connection):
             "like": id, "text": but, "k": k, "want": asked.want, "instruction": asked.instruction,
             "where": where, "match": match, "at_least": at_least, "offset": offset or None,
         }  # fmt: skip
-        return hits_of(self._json("POST", "/v1/search", without_none(body)))
+        return hits_of(self._json("POST", "/v1/search", without_none(body))["hits"])
 
     def add(self, items: Iterable[Item]) -> AddResult:
         """Add or update items by id; files are read here and sent, bad items are skipped and named."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import islice
@@ -27,6 +27,7 @@ class HitPage(NamedTuple):
     pool: int  # items that could have been found: what the filter and `want` keep
     facets: Facets
     cursor: str | None  # of the next page
+    nearest: Sequence[Hit] = ()  # the best ones, where none is as sure as was asked for
 
 
 class StoredPage(NamedTuple):
@@ -119,8 +120,8 @@ def facets_of(answer: Any) -> Facets:
     return {field: [FacetCount(**one) for one in counts] for field, counts in answer["facets"].items()}
 
 
-def hits_of(answer: Any) -> list[Hit]:
-    """The hits of an answer."""
+def hits_of(hits: Any) -> list[Hit]:
+    """Hits as the server answers them."""
     return [
         Hit(
             id=hit["id"],
@@ -135,5 +136,5 @@ def hits_of(answer: Any) -> list[Hit]:
             missing=hit["missing"],
             span=None if hit.get("span") is None else (hit["span"][0], hit["span"][1]),
         )
-        for hit in answer["hits"]
+        for hit in hits
     ]

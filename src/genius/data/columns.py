@@ -101,10 +101,10 @@ def guess_encoding(file: Path | RemotePath) -> str:
 
 
 def guess_delimiter(line: str, usual: str) -> str:
-    """What separates the cells of a table with this first line: `usual`, unless that leaves one column."""
+    """What separates the cells of a table with this first line: `usual`, if none gives more columns."""
     widths = {one: len(next(csv.reader([line], delimiter=one), [])) for one in {usual, *GUESSED}}
     best = max(GUESSED, key=lambda one: widths[one])
-    return best if widths[usual] == 1 and widths[best] > 1 else usual
+    return best if widths[best] > widths[usual] else usual
 
 
 def parse_delimiter(written: str) -> str:

@@ -26,6 +26,8 @@ HEIF = "HEIF"  # with the extra heic
 HEIF_SUFFIXES = frozenset((".heic", ".heif", ".hif"))
 HAS_HEIF = find_spec("pillow_heif") is not None
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", *((HEIF,) if HAS_HEIF else ()))
+JPEG = "JPEG"
+RAW_TYPE = "application/octet-stream"
 JPEG_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".jif")
 SUFFIXES = (
     frozenset((*JPEG_SUFFIXES, ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif")) | RAW_SUFFIXES
@@ -79,12 +81,19 @@ def open_image(source: ImageSource, max_pixels: int = MAX_PIXELS, at_least: int 
 
 
 def media_type(path: str | Path) -> str:
-    """The media type of an image file, such as image/jpeg, by its content; raises BadImage."""
+    """The media type of an image file, such as image/jpeg, by its content; raises BadImage.
+
+    A camera's raw file is RAW_TYPE, which browsers save.
+    """
+    file = Path(path)
     try:
-        _refuse_odd_file(Path(path))
-        with Image.open(path, formats=FORMATS) as image:
-            return Image.MIME[image.format or ""]
-    except (OSError, KeyError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        _refuse_odd_file(file)
+        with file.open("rb") as stream:
+            if file.suffix.lower() in RAW_SUFFIXES or is_raw(stream):
+                return RAW_TYPE
+            with open_header(stream) as image:
+                return Image.MIME[JPEG if image.format == "MPO" else image.format or ""]
+    except Exception as error:  # as in `open_image`
         raise BadImage(f"{_name(path)}: no image that can be read ({printable(error)})") from None
 
 

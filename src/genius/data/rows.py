@@ -28,6 +28,7 @@ class TableOptions:
     delimiter: str | None = None  # between the cells of a CSV; None: by the file's ending and first line
     encoding: str | None = None  # of its letters; None: UTF-8, or what the file looks like
     allow_urls: bool = False  # fetch images of the web: see `genius.data.urls`
+    decimal: str | None = None  # sign before the decimals of a CSV, "." or ","; None: as they look
     partial: bool = False  # rows change stored items, so they need neither image nor text
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from genius.data.columns import (
     renamed,
     require_columns,
 )
+from genius.data.decimals import NumberColumns, number_columns, parse_decimal
 from genius.data.folder import TEXT_SUFFIX, read_files, read_folder
 from genius.data.images import SUFFIXES
 from genius.data.lines import MAX_LINE, json_object, numbered_lines
@@ -38,6 +40,7 @@ from genius.types import Item
 JSON_SUFFIXES = (".jsonl", ".ndjson")
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
+SAMPLE = 1000  # rows that tell how numbers are written
 MAX_JSON = 256 * 2**20  # bytes of a file that is read as a whole
 
 
@@ -169,12 +172,15 @@ def read_csv(file: Path | RemotePath, report: Report, options: TableOptions = PL
         # undecodable bytes become surrogates: right in paths, reported and replaced in texts
         errors = "replace" if encoding == "utf-16" else "surrogateescape"
         with file.open(encoding=encoding, errors=errors, newline="") as stream:
-            reader = csv.reader(stream, delimiter=_delimiter(file, encoding, options, report))
+            delimiter = _delimiter(file, encoding, options, report)
+            reader = csv.reader(stream, delimiter=delimiter)
             columns = _columns(reader, file, options)
+            with file.open(encoding=encoding, errors=errors, newline="") as beginning:
+                numbers = _numbers(csv.reader(beginning, delimiter=delimiter), columns, file, options, report)
             for number, cells in _rows(reader, file, report):
                 fields: Mapping[str, Any] = dict(zip(columns, cells, strict=False))
                 try:
-                    fields = renamed(_fields(columns, cells), options.columns)
+                    fields = renamed(_fields(columns, cells, numbers), options.columns)
                     item = item_of(fields, file.parent, options=options)
                 except (ValueError, BadInput) as error:
                     skip_row(report, f"{file}:{number}", error, fields)
@@ -201,6 +207,30 @@ def _delimiter(file: Path | RemotePath, encoding: str, options: TableOptions, re
     if found != usual:
         name = "tab" if found == "\t" else found
         report.say(f"{file}: its cells are separated by {name!r}; --delimiter names another one")
+    return found
+
+
+def _numbers(
+    reader: Any, columns: Sequence[str], file: Path | RemotePath, options: TableOptions, report: Report
+) -> NumberColumns:
+    """The metadata columns by their decimal signs; a guess other than the point is said."""
+    used = {name.casefold() for several in options.columns.values() for name in several} or FIELDS
+    meta = {name.casefold() for name in options.columns.get("meta", ())}
+    own = [name for name in columns if name.casefold() not in used or name.casefold() in meta]
+    if options.decimal is not None:
+        comma = parse_decimal(options.decimal) == ","
+        return NumberColumns(frozenset(own if comma else ()), frozenset(() if comma else own))
+    rows = (cells for _, cells in islice(_rows(reader, file, Report()), 1, SAMPLE))
+    found = number_columns(
+        {name: cell for name, cell in zip(columns, cells, strict=False) if name in own} for cells in rows
+    )
+    if found.example:
+        report.say(f"{file}: {found.example} is read with a decimal comma; --decimal . says otherwise")
+    if found.mixed:
+        report.say(
+            f"{file}: some numbers of the column {found.mixed} have a decimal comma, others a point, and the "
+            "former stay texts; --decimal , reads all as with a comma"
+        )
     return found
 
 
@@ -234,10 +264,11 @@ def _rows(reader: Any, file: Path | RemotePath, report: Report) -> Iterator[tupl
             yield reader.line_num, cells
 
 
-def _fields(columns: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:
+def _fields(columns: Sequence[str], cells: Sequence[str], numbers: NumberColumns) -> dict[str, Any]:
     if len(cells) > len(columns):
         raise ValueError(f"{len(cells)} cells, but {len(columns)} columns")
-    fields: dict[str, Any] = {name: cell for name, cell in zip(columns, cells, strict=False) if cell}
+    there = {name: cell for name, cell in zip(columns, cells, strict=False) if cell}
+    fields: dict[str, Any] = numbers.plain(there)
     if "meta" in fields:
         fields["meta"] = json_object(fields["meta"].encode(errors="surrogateescape"))
     return fields

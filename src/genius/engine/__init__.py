@@ -7,6 +7,7 @@ from typing import Any
 
 from genius.engine.changing import IndexChanges
 from genius.engine.searching import IndexSearch
+from genius.filter.grammar import field_tests, field_text, parse_filter
 from genius.fitting.due import fit_state
 from genius.ingest.missing import FilesReport, missing_files
 from genius.query.branch import Branch, branch
@@ -39,6 +40,12 @@ class Engine(IndexChanges, IndexSearch):
     def count(self, where: str | None = None) -> int:
         """How many items pass a filter; all without one."""
         return self.browse(where, limit=0).total
+
+    def unknown_fields(self, where: str) -> list[str]:
+        """The metadata fields of a filter that no item has: perhaps they are misspelt."""
+        tests = field_tests(parse_filter(where))
+        fields = dict.fromkeys(test.field for test in tests if test.field.built_in is None)
+        return [".".join(field.path) for field in fields if not self.count(f"has {field_text(field)}")]
 
     def browse(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     from genius.fitting.pairs import LabelledPairs
     from genius.fitting.run import FitResult
 from genius.engine.opening import OpenIndex, is_storable
+
+NO_PRUNING = "an update changes some items and prunes none: leave one of the two out"
 
 
 class IndexChanges(OpenIndex):
@@ -111,12 +112,11 @@ class IndexChanges(OpenIndex):
         """
         source = ItemSource.of(path)
         report = Report() if report is None else report
-        tables = replace(tables or TableOptions(), partial=update)
+        tables = tables or TableOptions()
         if update:
-            if source.root is not None or prune:
-                raise BadInput("an update reads a table whose rows have ids, and prunes nothing")
-            changes = source.items(self.index, exclude, report, tables)
-            return self.update(changes, report=report, progress=progress)
+            if prune:
+                raise BadInput(NO_PRUNING)
+            return self.update(source.changes(report, tables), report=report, progress=progress)
         if prune:
             report.ids = set()
         seen: set[str] = set()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from genius.data.images import open_image
 from genius.data.validate import valid_id
-from genius.errors import BadInput, IndexNotFound, ModelMismatch, ModelNotFound
+from genius.errors import BadImage, BadInput, IndexNotFound, ModelMismatch, ModelNotFound
 from genius.fitting.due import FitState
 from genius.ingest.embedding import text_limit
 from genius.ingest.item import THUMBNAIL, thumbnail
@@ -262,7 +262,16 @@ class OpenIndex:
         return np.asarray(self.index.truth.vectors(np.array([found[0]]), self.index.dim)[0])
 
     def thumbnail(self, id: str, side: int = THUMBNAIL) -> bytes | None:
-        """A small JPEG of an item's image, made on demand; None if there is no such item or image."""
+        """A small JPEG of an item's image, made on demand; None if there is no such item, or no image of it
+        that can be read any more.
+        """
+        try:
+            return self._thumbnail(id, side)
+        except BadImage:
+            return None
+
+    def _thumbnail(self, id: str, side: int) -> bytes | None:
+        """The same; raises BadImage if the file cannot be read any more."""
         found = self.index.truth.record(id) if is_storable(id) else None
         if found is None:
             return None

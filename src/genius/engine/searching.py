@@ -236,37 +236,21 @@ class IndexSearch(OpenIndex):
         but: str | None = None,
         k: int = 10,
         want: Modality | str | None = None,
-        *,
-        instruction: str | None = None,
-        where: str | None = None,
-        match: str | None = None,
-        offset: int = 0,
-        at_least: float | None = None,
+        **options: Any,
     ) -> SearchResult:
-        """As `like`, with what the search touched."""
+        """As `like`, with what the search touched; options as for `results`."""
         record = self.get(id)
         if record is None:
             raise BadInput(f"no item is called {id!r}")
         words = (but or "").strip()
         if self.index.embeds:
-            image = None if record.modality is Modality.TEXT else self.thumbnail(id, LIKE_SIDE)
+            image = None if record.modality is Modality.TEXT else self._thumbnail(id, LIKE_SIDE)
             # with an image, the words take the place of the caption; a text they add to
             parts = [words] if words and image is not None else [record.text, words]
             query = Query(text=" ".join(filter(None, parts)) or None, image=image)
         else:
             query = Query(text=words or None, vector=self.vector(id))
-        (found,) = self.results(
-            [query],
-            k,
-            want,
-            instruction=instruction,
-            where=where,
-            match=match,
-            hybrid=False,
-            offset=offset,
-            without=id,
-            at_least=at_least,
-        )
+        (found,) = self.results([query], k, want, without=id, **{"hybrid": False, **options})
         return found
 
     def pages(

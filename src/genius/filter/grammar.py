@@ -65,7 +65,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """Whether a text matches a pattern, in which % is any text and _ any character; case does not count."""
+    """Whether a text matches a pattern (`genius.filter.patterns`); case does not count."""
 
     field: FieldName
     pattern: str
@@ -119,6 +119,11 @@ def parse_filter(text: str) -> Expression:
 def parse_field(name: str) -> FieldName:
     """The field that `name` says, as in a filter; raises BadInput."""
     return _Parser(name).only_field()
+
+
+def field_text(field: FieldName) -> str:
+    """A metadata field as a filter names it, whatever its name."""
+    return ".".join([META, *('"' + key.replace('"', '""') + '"' for key in field.path)])
 
 
 def field_tests(expression: Expression) -> list[FieldTest]:

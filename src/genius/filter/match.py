@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 
 from genius.errors import BadInput
+from genius.filter.grammar import parse_filter
+from genius.filter.patterns import escaped
 
 
 def with_match(where: str | None, words: str | None) -> str | None:
@@ -14,6 +16,8 @@ def with_match(where: str | None, words: str | None) -> str | None:
     """
     if words is None:
         return where
+    if where is not None:
+        parse_filter(where)  # a mistake in it is shown as it was written
     lexer = shlex.shlex(words, posix=True, punctuation_chars=False)
     lexer.quotes, lexer.escape, lexer.commenters, lexer.whitespace_split = '"', "", "", True
     try:
@@ -27,4 +31,4 @@ def with_match(where: str | None, words: str | None) -> str | None:
 
 
 def _like(phrase: str) -> str:
-    return "'%" + phrase.replace("'", "''") + "%'"
+    return "'%" + escaped(phrase).replace("'", "''") + "%'"

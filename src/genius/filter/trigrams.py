@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from genius.filter.patterns import pattern_parts
 
 MOST = 32  # trigrams that are asked for
 
@@ -13,10 +13,10 @@ def trigram_query(pattern: str) -> str | None:
     Letters outside ASCII that have a case are left out: not everybody folds them alike.
     """
     found: dict[str, None] = {}
-    for run in re.split("[%_]", pattern):
-        for at in range(len(run) - 2):
-            three = run[at : at + 3]
-            if all(one.isascii() or one.lower() == one.upper() for one in three):
-                found[three] = None
+    for part in pattern_parts(pattern):
+        for at in range(len(part) - 2):
+            three = part[at : at + 3]
+            if all(one is not None and (one.isascii() or one.lower() == one.upper()) for one in three):
+                found["".join(map(str, three))] = None
     quoted = ['"' + three.replace('"', '""') + '"' for three in list(found)[:MOST] if "\0" not in three]
     return " AND ".join(quoted) or None

@@ -28,6 +28,7 @@ from genius.filter.grammar import (
     Operator,
     number,
 )
+from genius.filter.patterns import pattern_parts
 
 Check = Callable[[Any], bool]
 
@@ -113,7 +114,8 @@ def _single(test: FieldTest) -> Check:
 
 def _like(pattern: str) -> Check:
     """The check of a `like` pattern: each part between two % is looked for after the one before."""
-    parts = [_literal(part) for part in pattern.split("%")]
+    characters = pattern_parts(pattern)
+    parts = [_literal(part) for part in characters]
     first, *middle, last = parts if len(parts) > 1 else [*parts, parts[0]]
 
     def check(value: Any) -> bool:
@@ -129,14 +131,14 @@ def _like(pattern: str) -> Check:
         at = len(value) - ends
         return found is not None and at >= found.end() and last.fullmatch(value, at) is not None
 
-    ends = len(pattern.rpartition("%")[2])
+    ends = len(characters[-1])
     return check
 
 
-def _literal(part: str) -> re.Pattern[str]:
+def _literal(part: list[str | None]) -> re.Pattern[str]:
     """A piece of a pattern without %, as a regular expression; every part of it is one character long."""
     return re.compile(
-        "".join("." if char == "_" else re.escape(char) for char in part), re.DOTALL | re.IGNORECASE
+        "".join("." if char is None else re.escape(char) for char in part), re.DOTALL | re.IGNORECASE
     )
 
 

@@ -32,7 +32,9 @@ class FilesReport:
 
 
 def missing_files(index: Index) -> FilesReport:
-    """Look at the file of every item; a missing one is searched for in the folder that it was read from."""
+    """Look at the file of every item; a missing one is searched for in the folder that it was read from, or
+    that of its table.
+    """
     report = FilesReport()
     lost: list[Record] = []
     for record in _records(index):
@@ -57,7 +59,8 @@ def _moved(lost: list[Record]) -> dict[str, str]:
     for source in sorted({record.source for record in lost if record.source is not None}):
         wanted = [record for record in lost if record.source == source]
         sizes = {record.stamp.size for record in wanted}
-        for file in _files(Path(source)):
+        place = Path(source)
+        for file in _files(place.parent if place.is_file() else place):
             try:
                 if file.stat().st_size not in sizes:
                     continue

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from genius.data.remote import RemotePath, location
 from genius.data.report import Report
 from genius.data.rows import PLAIN, TableOptions
 from genius.data.tables import is_table, read_items
+from genius.errors import BadInput
 from genius.ingest.naming import possible_ids, unique_ids
 from genius.store.index import Index
 from genius.types import Item
@@ -49,6 +50,12 @@ class ItemSource:
         items = read_items(self.place, self.patterns(index.folder, exclude), report, options)
         root = self.root
         return items if root is None else unique_ids(items, root, self.label, index.truth.known)
+
+    def changes(self, report: Report, options: TableOptions = PLAIN) -> Iterator[Item]:
+        """Its rows, as changes of stored items in part; raises BadInput if it has none."""
+        if self.root is not None:
+            raise BadInput("an update reads a table whose rows have ids: give one, or leave the update out")
+        return read_items(self.place, report=report, options=replace(options, partial=True))
 
     def patterns(self, index: Path, exclude: Sequence[str]) -> list[str]:
         """What to leave out: never forgetting the index itself."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from genius.data.report import Report
 from genius.data.validate import valid_meta
@@ -20,6 +21,7 @@ from genius.store.records import Amendment, Record
 from genius.types import Item, Modality
 
 OF_TEXT = "text_flags"  # metadata that describes the text
+UNKNOWN_ID = "no item has this id: add it first"
 
 
 def update_items(
@@ -31,13 +33,14 @@ def update_items(
     progress: Callable[[AddResult], None] | None = None,
 ) -> AddResult:
     """Change stored items by id. The image and the text of a change replace the stored ones, if it has them;
-    entries of its metadata replace those of the same name, and None removes one.
+    entries of its metadata replace those of the same name, and None removes one. Several changes of one item
+    are made one after the other.
 
     Only an item whose image or text changes is encoded again; `model` is called then.
     """
     result = AddResult(report=Report() if report is None else report)
     with index.writing(), ThreadPoolExecutor(READERS) as readers:
-        for batch in batches(changes):
+        for batch in (part for several in batches(changes) for part in _of_distinct_items(several)):
             update = _Update(index)
             for change in batch:
                 update.take(change)
@@ -60,6 +63,25 @@ def update_items(
     return result
 
 
+def merged_meta(stored: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata of an item, stored as JSON, after changes; None takes an entry out."""
+    meta = {**json.loads(stored), **changes}
+    return {name: value for name, value in meta.items() if value is not None}
+
+
+def _of_distinct_items(batch: Sequence[Item]) -> Iterator[list[Item]]:
+    """The changes in their order, in parts in which no item comes twice: each sees those before it."""
+    part: dict[object, Item] = {}
+    for change in batch:
+        key = change.id if id_problem(change) is None else object()  # an invalid one is skipped later
+        if key in part:
+            yield list(part.values())
+            part = {}
+        part[key] = change
+    if part:
+        yield list(part.values())
+
+
 class _Update:
     """A batch of changes: the items to encode, by their sources, and what needs no encoding."""
 
@@ -77,7 +99,7 @@ class _Update:
             return
         found = self.index.truth.record(change.id)
         if found is None:
-            self.done.skipped.append((change.id, "no item has this id: add it first"))
+            self.done.skipped.append((change.id, UNKNOWN_ID))
             return
         try:
             self._merge(change, *found)
@@ -87,8 +109,7 @@ class _Update:
     def _merge(self, change: Item, row: int, stored: Record) -> None:
         if not isinstance(change.text, str | None):
             raise BadInput(f"the text must be a string, not {type(change.text).__name__}")
-        meta = {**json.loads(stored.meta), **dict(change.meta)}
-        meta = {name: value for name, value in meta.items() if value is not None}
+        meta = merged_meta(stored.meta, change.meta)
         if change.image is None and change.text is None and change.vector is None:
             text = valid_meta(meta)
             if text == stored.meta:

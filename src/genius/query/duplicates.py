@@ -35,7 +35,7 @@ class DuplicateGroup:
 def find_duplicates(index: Index, at_least: float | None = NEAR) -> list[DuplicateGroup]:
     """Groups of items with the same content and, unless `at_least` is None, with embeddings that close."""
     if at_least is not None and not 0 < at_least <= 1:
-        raise BadInput(f"--at-least {at_least:g}: a similarity is above 0 and at most 1")
+        raise BadInput(f"at least {at_least:g}: a similarity is above 0 and at most 1")
     if at_least is not None and index.dim is None:
         raise BadInput("near duplicates are found by vectors, which this index does not keep: use --exact")
     with index.truth.reading():

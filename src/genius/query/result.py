@@ -23,14 +23,23 @@ class SearchResult(NamedTuple):
     nearest: Sequence[Hit] = ()  # the best ones, where none is as sure as was asked for
 
     def at_least(self, confidence: float | None) -> SearchResult:
-        """The hits that are at least so sure; if none is, those there are become the `nearest`."""
-        if confidence is None or not self.hits:
+        """The hits that are at least so sure; if none of a first page is, its hits become the `nearest`.
+
+        The next page may have more of them where words count in the order, but not in how sure a hit is.
+        """
+        if confidence is None:
+            return self
+        if not 0 <= confidence <= 1:
+            raise BadInput(f"a confidence of at least {confidence:g}: it is from 0 to 1")
+        if not self.hits:
             return self
         if self.hits[0].confidence is None:
             raise BadInput(
                 "this model says nothing about confidence: calibrate it on labelled queries with "
                 "`genius calibrate --model FOLDER --data DATA`, or leave the threshold out"
             )
-        sure = [hit for hit in self.hits if (hit.confidence or 0.0) >= confidence]
-        cursor = self.cursor if len(sure) == len(self.hits) else None  # what follows is less sure
-        return self._replace(hits=sure, nearest=() if sure else self.hits, cursor=cursor)
+        values = [hit.confidence or 0.0 for hit in self.hits]
+        sure = [hit for hit, value in zip(self.hits, values, strict=True) if value >= confidence]
+        ends = not sure or (len(sure) < len(self.hits) and values == sorted(values, reverse=True))
+        nearest = self.hits if not sure and self.hits[0].rank == 1 else ()
+        return self._replace(hits=sure, nearest=nearest, cursor=None if ends else self.cursor)

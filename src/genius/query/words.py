@@ -2,8 +2,9 @@
 
 The score of an item is its BM25 score, a word counting once, as a share of what an item of average length
 with all words would get: 1 is a full match. Only words that few items have are looked up; the others tell
-little and would cost more the more items there are. A word that no item has counts for items with a word that
-one slip of the keyboard makes of it.
+little and would cost more the more items there are. Letters that stand alone do not count beside other words:
+they are articles in a query, and anything in a file name. A word that no item has counts for items with a
+word that one slip of the keyboard makes of it.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ SHORTEST, LONG = 4, 6  # letters: shorter words are taken as they are, in longer
 K1, B = 1.2, 0.75  # of BM25
 WORTHLESS = 1e-6  # weight of a word that half of the items have
 WORD = re.compile(r"[^\W_]+")
+LETTER = re.compile(r"[a-z]?")  # or nothing
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -88,7 +90,7 @@ class WordSearch:
 
     def find(self, text: str) -> WordMatches:
         """The items that have words of the text; none if words are not indexed."""
-        asked = list(dict.fromkeys(WORD.findall(unicodedata.normalize("NFC", text).lower())))[:MAX_WORDS]
+        asked = _asked(text)
         truth = self._index.truth
         with truth.reading():
             if asked and truth.has_words() and words.supported():
@@ -188,6 +190,13 @@ def _varints(data: bytes) -> Iterator[int]:
 def _sum(data: bytes) -> int:
     """The sum of the numbers in a record of FTS5."""
     return sum(data) if data.isascii() else sum(_varints(data))
+
+
+def _asked(text: str) -> list[str]:
+    """The words of a query that count, each once."""
+    several = [WORD.findall(part) for part in unicodedata.normalize("NFC", text).lower().split()]
+    longer = [words for words in several if len(words) > 1 or not LETTER.fullmatch("".join(words))]
+    return list(dict.fromkeys(word for words in longer or several for word in words))[:MAX_WORDS]
 
 
 def _quoted(word: str) -> str:

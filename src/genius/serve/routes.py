@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
+from pathlib import PurePath
 from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote
 
@@ -179,7 +180,13 @@ def routes(backend: Backend, *, originals: bool, places: bool) -> APIRouter:
         if not originals:
             raise HTTPException(404, "a server with a key, or for other machines, shows thumbnails only")
         path, media_type = await backend.original(unquote(id))
-        return FileResponse(path, media_type=media_type, headers={"cache-control": "private, max-age=60"})
+        return FileResponse(
+            path,
+            media_type=media_type,
+            filename=printable(PurePath(path).name),
+            content_disposition_type="inline",
+            headers={"cache-control": "private, max-age=60"},
+        )
 
     @api.get("/v1/codes", summary="What shares a prefix of codes", response_model=CodesResponse)
     async def codes(
@@ -282,7 +289,7 @@ async def _parsed(request: Request, kind: type[M], limits: Limits) -> M:
             return kind.model_validate(await _form(request), context=limits)
         return kind.model_validate_json(await _body_of(request), strict=True, context=limits)
     except ValidationError as error:
-        raise BadInput("; ".join(_complaint(dict(one)) for one in error.errors()[:5])) from None
+        raise BadInput("; ".join(_complaint(dict(one), kind) for one in error.errors()[:5])) from None
 
 
 async def _body_of(request: Request) -> bytes:
@@ -308,10 +315,21 @@ async def _form(request: Request) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name == "instruction" or value not in ("", b"")}
 
 
-def _complaint(error: dict[str, Any]) -> str:
+def _complaint(error: dict[str, Any], kind: type[BaseModel]) -> str:
     place = ".".join(str(part) for part in error["loc"])
     what = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        what = _no_such_field(error["loc"], kind)
     return printable(f"{place}: {what}" if place else what)
+
+
+def _no_such_field(place: Sequence[str | int], kind: type[BaseModel]) -> str:
+    """What to do about a field that requests do not have: which ones there are."""
+    fields = (NewItem if place[0] == "items" else kind).model_fields
+    if place[-1] in ("k", "limit") and "k" in fields:
+        return "k and limit are the same: give one of them"
+    rest = "; everything else goes into meta" if "meta" in fields else ""
+    return f"no such field: there are {', '.join(fields)}{rest}"
 
 
 def _body(kind: type[BaseModel], caps: dict[str, int], multipart: type[BaseModel] | None = None) -> Any:

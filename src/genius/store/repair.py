@@ -41,6 +41,9 @@ class RepairReport:
 
     saved: int = 0
     lost: list[str] = field(default_factory=list)
+    cut: list[str] = field(
+        default_factory=list
+    )  # ids of saved items of whose long texts the rest is not found
     damaged: Path | None = None  # where the damaged file was put
 
 
@@ -178,20 +181,34 @@ class _Copy:
         target.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", last)
 
     def _fill_passages(self, target: sqlite3.Connection) -> None:
-        """The passages of saved items; where they cannot be read, the item is found by the first one."""
+        """The passages of saved items; one whose passages cannot be read is found by the first, and named."""
+        kept = "INSERT OR IGNORE INTO passages VALUES (?, ?, ?, ?, ?, ?)"
+        ids = dict(target.execute("SELECT row, id FROM items"))
+        listed = self._scan("SELECT row FROM passages INDEXED BY passage_counts ORDER BY row")
+        waiting = {row for (row,) in listed if row in ids}
+        query = "SELECT row, count, spans, codes, vectors, sum FROM passages"
+        for values in self._scan(query):
+            if values[0] in ids:
+                waiting.add(values[0])
+                self._keep_passages(target, kept, values, waiting)
+        for row in sorted(waiting):  # behind a page that cannot be read, or damaged
+            for values in self._scan(f"{query} WHERE row = {row}"):
+                self._keep_passages(target, kept, values, waiting)
+        self.salvage.cut.extend(sorted(ids[row] for row in waiting))
+
+    def _keep_passages(
+        self, target: sqlite3.Connection, kept: str, values: tuple[Any, ...], waiting: set[int]
+    ) -> None:
+        """Take the passages of one item over, if they are sound; then it is not `waiting` any more."""
         width = 2 * self.settings["dim"] if self.settings["vectors"] else 0
-        kept = (
-            "INSERT OR IGNORE INTO passages SELECT ?, ?, ?, ?, ?, ? "
-            "WHERE EXISTS (SELECT 1 FROM items WHERE row = ?)"
-        )
-        for values in self._scan("SELECT row, count, spans, codes, vectors, sum FROM passages"):
-            row, count, spans, codes, vectors, sum = values
-            if checksum(values[:-1]) != sum or not 0 < row < row + count < _LARGEST_ROW:
-                continue
-            sizes = len(spans), len(codes), len(vectors or b"")
-            if sizes == (8 * (count + 1), 2 * count * len(self.settings["sizes"]), width * count):
-                target.execute(kept, (*values, row))
-                self.last_row = max(self.last_row, row + count)
+        row, count, spans, codes, vectors, sum = values
+        if checksum(values[:-1]) != sum or not 0 < row < row + count < _LARGEST_ROW:
+            return
+        sizes = len(spans), len(codes), len(vectors or b"")
+        if sizes == (8 * (count + 1), 2 * count * len(self.settings["sizes"]), width * count):
+            target.execute(kept, values)
+            self.last_row = max(self.last_row, row + count)
+            waiting.discard(row)
 
     def _sound_items(self) -> Iterator[tuple[Any, ...]]:
         """Every item that can be read and passes its checksums; each row and id once."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 
 import pytest
+from PIL import Image
 
 from genius import Query
 
@@ -57,6 +58,18 @@ def test_search_by_dropped_image_and_by_both(page, kit, served):
     page.want("text")
     drop(page, kit.picture("green"), "pasted.png", paste=True)
     page.until(lambda: page.ids()[:1] == ["t/green"])
+
+
+def test_a_picture_that_the_browser_cannot_show_is_named(page, tmp_path):
+    pillow_heif = pytest.importorskip("pillow_heif", reason="HEIC needs the extra heic")
+    pillow_heif.from_pillow(Image.new("RGB", (64, 64), "green")).save(tmp_path / "IMG_0001.HEIC")
+    page.want("image")
+    drop(page, (tmp_path / "IMG_0001.HEIC").read_bytes(), "IMG_0001.HEIC", "image/heic")
+    page.until(lambda: page.ids()[:1] == ["green"] and page.text("#picked-name") == "IMG_0001.HEIC")
+    assert not page.shown("#picked-image") and page.cut_off() == []
+    page.press("#unpick")
+    page.until(lambda: not page.shown("#picked") and page.ids() == [])
+    assert not page.shown("#notice") and page.console() == [], "nothing was asked"
 
 
 def test_a_dropped_pdf_is_told_to_be_no_picture(page):
@@ -168,6 +181,9 @@ def test_filters_and_facets(page):
     page.one("#where").send_keys("price < \n")
     page.until(lambda: "In the filter" in page.text("#notice"))
     assert len(page.ids()) == 3, "what was found before stays"
+    page.one("#contains").clear()
+    page.one("#where").send_keys("1 and\n")
+    page.until(lambda: page.text("#notice pre").splitlines()[0].strip() == "price <1 and")
     assert [line for line in page.console() if "422" not in line] == []
 
 

@@ -28,7 +28,7 @@ export function where() {
     return ends;
   });
   const own = $("where").value.trim();
-  if (own) tests.push(`(${own})`);
+  if (own) tests.push(tests.length ? `(${own})` : own);
   return tests.join(" and ");
 }
 

@@ -25,9 +25,17 @@ export function pickImage(file) {
   dropImage();
   asked.image = file;
   asked.url = URL.createObjectURL(file);
+  showPicked(true);
   $("picked-image").src = asked.url;
   $("picked").hidden = false;
   submit();
+}
+
+// No browser shows every format: where the picture cannot be seen, its name is.
+function showPicked(seen) {
+  $("picked-image").hidden = !seen;
+  $("picked-name").hidden = seen;
+  $("picked-name").textContent = asked.image?.name || "a picture";
 }
 
 function dropImage() {
@@ -54,7 +62,9 @@ function submit() {
   const values = { q: $("q").value.trim(), want: want(), like: asked.like, ...filters.saved() };
   for (const [name, value] of Object.entries(values)) if (value && value !== "any") state.set(name, value);
   const hash = `#/search?${state}`;
-  if (location.hash === hash) run(); else location.hash = hash;
+  if (location.hash !== hash) location.hash = hash;
+  else if (asksAnything()) run();
+  else clear();
 }
 
 // Follow the address: fill the form from it and search, if it asks for anything.
@@ -229,6 +239,7 @@ export function back() {
 export function start() {
   $("form").addEventListener("submit", (event) => { event.preventDefault(); submit(); });
   $("file").addEventListener("change", () => { if ($("file").files[0]) pickImage($("file").files[0]); });
+  $("picked-image").addEventListener("error", () => showPicked(false));
   $("unpick").addEventListener("click", () => { dropImage(); submit(); $("q").focus(); });
   $("unlike").addEventListener("click", () => { setLike(null); submit(); $("q").focus(); });
   document.querySelectorAll("input[name=want]").forEach((one) => one.addEventListener("change", () => { if (asksAnything()) submit(); }));
