@@ -123,7 +123,7 @@ def best_passages(view: PoolView, ordinals: Ints) -> Ints:
 
 
 def _deviation(samples: Sequence[Floats]) -> float:
-    """The largest standard deviation of several samples: a modality of a few items has hardly any of its own."""
+    """The largest standard deviation of several samples: a few items have hardly any of their own."""
     return max([LEAST_DEVIATION, *(float(sample.std()) for sample in samples if len(sample))])
 
 
