@@ -31,7 +31,7 @@ def filled(folder: Path, items: int, record: Callable[..., Record]) -> None:
     with Index.open(folder) as index:
         index.add([with_parts(record(number)) for number in range(items)])
         index.compact()
-        index.remove([f"item-{number}" for number in range(0, items // 10)])
+        index.remove([f"item-{number}" for number in range(items // 10)])
         index.add([record(number) for number in range(items, items + items // 10)])
 
 
