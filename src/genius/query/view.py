@@ -150,9 +150,12 @@ class PoolView:
 
     def ordinals(self, rows: Ints) -> Ints:
         """Ordinals of these rows; rows that the view does not have are left out."""
-        fresh = rows[rows >= self._first] - self._first
+        settled = rows < self._first
+        if settled.all():
+            return self.snapshot.runs.places(rows)
+        fresh = rows[~settled] - self._first
         fresh = fresh[fresh <= self.snapshot.through - self._first]
-        return np.concatenate([self.snapshot.runs.places(rows[rows < self._first]), self.settled + fresh])
+        return np.concatenate([self.snapshot.runs.places(rows[settled]), self.settled + fresh])
 
     @cached_property
     def live(self) -> Bools:
@@ -194,8 +197,10 @@ class PoolView:
 
     def modalities_of(self, ordinals: Ints) -> NDArray[np.uint8]:
         """Modalities of these items, as places in MODALITIES."""
-        kinds = np.empty(len(ordinals), dtype=np.uint8)
         old = ordinals < self.settled
+        if old.all():
+            return self.base.modalities.of(ordinals)
+        kinds = np.empty(len(ordinals), dtype=np.uint8)
         kinds[old] = self.base.modalities.of(ordinals[old])
         kinds[~old] = self.snapshot.delta.modality[self._in_delta(ordinals[~old])]
         return kinds

@@ -80,17 +80,16 @@ class LargeArray:
             return
         steps = np.arange(int((last - first).max()) + 1)
         touched = np.unique(np.minimum(first[:, None] + steps, last[:, None]))
+        memory = None if self._memory is None else self._memory.reshape(-1).view(np.uint8).data
         for block in touched[~self._checked[touched]].tolist():
-            data = self._block(block)
-            if self._memory is not None:
-                flat = self._memory.reshape(-1).view(np.uint8)
-                flat[block * self.block : block * self.block + len(data)] = np.frombuffer(data, np.uint8)
+            start = block * self.block
+            end = min(start + self.block, self.nbytes)
+            if memory is None:
+                self._require_sum(block, self._pread(end - start, start))
+            else:
+                self._pread_into(memory[start:end], start)
+                self._require_sum(block, memory[start:end])
             self._checked[block] = True
-
-    def _block(self, block: int) -> bytes:
-        data = self._pread(min(self.block, self.nbytes - block * self.block), block * self.block)
-        self._require_sum(block, data)
-        return data
 
     def _require_sum(self, block: int, data: bytes | memoryview) -> None:
         if zlib.crc32(data) != int(self.sums[block]):
@@ -109,3 +108,15 @@ class LargeArray:
         if len(data) != size:
             raise CacheDamaged(f"{self.file} has lost its end")
         return data
+
+    def _pread_into(self, memory: memoryview, at: int) -> None:
+        """The same, without a copy on the way; not everywhere does Python have it."""
+        if not hasattr(os, "preadv"):
+            memory[:] = self._pread(len(memory), at)
+            return
+        try:
+            size = os.preadv(self._handle, [memory], at)
+        except OSError as error:
+            raise CacheDamaged(f"{self.file} cannot be read: {error}") from None
+        if size != len(memory):
+            raise CacheDamaged(f"{self.file} has lost its end")

@@ -244,7 +244,7 @@ class RowRuns:
 
 def checksum(fields: Iterable[object]) -> int:
     """CRC-32 of fields; their types, their boundaries and the absent ones count."""
-    parts = []
+    parts: list[bytes] = []
     for value in fields:
         if isinstance(value, bytes):
             parts += (b"b%d:" % len(value), value)
@@ -252,8 +252,8 @@ def checksum(fields: Iterable[object]) -> int:
             data = value.encode("utf-8", "surrogateescape")
             parts += (b"s%d:" % len(data), data)
         else:  # an integer or None; from a damaged page perhaps a float
-            data = repr(value).encode()
-            parts += (b"i%d:" % len(data), data)
+            text = repr(value)
+            parts.append(f"i{len(text)}:{text}".encode())
     return zlib.crc32(b"".join(parts))
 
 
