@@ -9,8 +9,8 @@ file name; half of the queries ask for it as it is, half with two digits exchang
 no row of val more than a point on queries as they are, `best on val` has the highest mean over the kinds of
 queries; the engine has those. `confidence` compares how sure the first answers are with how many are right.
 `bounds` has the same means where only so many items may have a word that is looked up, so many lengths are
-compared and so many items kept, with ten answers by vectors. `cost` is the processor time of looking up the words of a query in collections of different sizes, and the
-bytes that the index of words takes.
+compared and so many items kept, with ten answers by vectors. `cost` is the processor time of looking up the
+words of a query in collections of different sizes, and the bytes that the index of words takes.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ def figures(
 def with_bounds(
     pool: Pool, model: Model, embedder: Embedder, dataset: Dataset, split: str
 ) -> dict[str, dict[str, float]]:
-    """Mean hit@5 of both together for other bounds of the lookup; vectors bring as many as the engine asks."""
+    """Mean hit@5 of both together for other bounds of the lookup, with ten answers by vectors."""
     found = {}
     for rare, measured, kept in BOUNDS:
         named = {"RARE": rare, "MEASURED": measured, "KEPT": kept}
