@@ -27,9 +27,9 @@ from genius.store.index import LOGGER, Index
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
-RARE = 4096  # a word that more items have is not looked up
-KEPT = 200  # items that are returned
-MEASURED = 1000  # items whose length is looked up
+RARE = 1024  # a word that more items have is not looked up
+KEPT = 100  # items that are returned
+MEASURED = 100  # items whose length is looked up
 MAX_WORDS = 32  # of a query
 MAX_UNKNOWN = 8  # words that no item has: so many are looked up with slips
 KEPT_WORDS = 1024  # whose rows are remembered
