@@ -12,17 +12,19 @@ Same weights (t5-small shape, random), same pool (level 0 and 8 levels of 4096 c
 transformers normalises over all 32,774 rows, ours over the codes of a level; before anything is timed, both
 are checked to find the same codes under the same normalisation. `gigamacs` counts the multiplications of the
 matrix products a query needs: with `gflops_reached` it says how far from the floor a figure is, and
-`matrix_gflops` is what plain products of these shapes reach on one thread. `times_faster` is by processor
-time on one thread, which a machine that is busy with other work distorts least; the tables of all cores are
-by the clock, as a user waits. `bfloat16 over transformers in float32` sets our quicker numbers beside their
-usual ones.
+`matrix_gflops` is what plain products of these shapes reach on one thread. `profile` says where the time
+goes: the share of each operation, and how fast the products are beside the same ones alone. `times_faster` is
+by processor time on one thread, which a machine that is busy with other work distorts least; the tables of
+all cores are by the clock, as a user waits. `bfloat16 over transformers in float32` sets our quicker numbers
+beside their usual ones.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -34,6 +36,7 @@ from pools import random_decoder, recall_at, skewed_codes
 
 from genius.convert.decoder import to_released
 from genius.decode.model import Decoder
+from genius.decode.packed import PackedLinear
 from genius.search.options import SearchOptions
 from genius.search.searcher import Searcher
 from genius.search.segment import TrieSegment
@@ -44,6 +47,8 @@ DIM = 768
 SIZES = (3, *[4096] * 8)
 BEAM = 50
 BATCHES = (1, 16)
+PRODUCT = "mkldnn::_linear_pointwise"  # with packed weights, as the profiler names it
+OPERATIONS = 10  # that a profile names
 SEARCHES = {
     "level by level": SearchOptions("generate", "none", beam=BEAM, k=BEAM, stop=len(SIZES)),
     "full depth": SearchOptions("generate", "none", beam=BEAM, k=BEAM),
@@ -59,7 +64,8 @@ def main(
     torch.set_num_threads(1)
     decoder = random_decoder("t5-small", DIM, SIZES)
     rng = np.random.default_rng(0)
-    searcher = Searcher([rng.normal(size=(size, DIM)).astype(np.float32) for size in SIZES], decoder)
+    books = [rng.normal(size=(size, DIM)).astype(np.float32) for size in SIZES]
+    searcher = Searcher(books, decoder)
     z = rng.normal(size=(16, DIM)).astype(np.float32)
     z /= np.linalg.norm(z, axis=1, keepdims=True)
     codes = skewed_codes(items, SIZES)
@@ -74,15 +80,18 @@ def main(
         "float32, all cores": by_the_clock(calls, repeats),
     }
     yield result
+    result["profile, full depth, 16 queries"] = profile(calls[16]["full depth"])
+    yield result
     result["pool_size_processor_ms"] = flatness(searcher, z, pools, repeats)
     yield result
     reference = searcher.search(pool, z, SEARCHES["full depth"])
-    decoder.bfloat16()
+    light = Searcher(books, decoder, precision="bfloat16")
     theirs.model.bfloat16()
+    calls = {batch: calls_of(light, theirs, pool, z, batch) for batch in BATCHES}
     result["bfloat16"] = compare(calls, repeats)
     result["bfloat16, all cores"] = by_the_clock(calls, repeats)
     result["bfloat16 over transformers in float32"] = across(result)
-    again = searcher.search(pool, z, SEARCHES["full depth"])
+    again = light.search(pool, z, SEARCHES["full depth"])
     rows = ([answer.rows for answer in answers] for answers in (again, reference))
     result["same of the 10 best in bfloat16"] = recall_at(10, *rows)
     yield result
@@ -169,9 +178,65 @@ def count_macs(call: Call) -> float:
     """Multiplications of all matrix products in one call."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    with FlopCounterMode(display=False) as counter:
+    packed_products = {torch.ops.mkldnn._linear_pointwise: packed_flops}
+    with FlopCounterMode(display=False, custom_mapping=packed_products) as counter:
         call(0)
     return float(counter.get_total_flops()) / 2
+
+
+def packed_flops(x: Sequence[int], weight: Sequence[int], *_: Any, **__: Any) -> int:
+    """Operations of a product with packed weights, from the shapes of its arguments."""
+    return 2 * math.prod(x) * weight[0]
+
+
+def profile(call: Call) -> dict[str, Any]:
+    """Where one call spends its time: the share of each kind of operation, and the rates of the products.
+
+    `alone` is what a product of the same shape reaches when nothing else runs between two of them: no program
+    made of these products can be faster than they are.
+    """
+    call(0)
+    with torch.profiler.profile(record_shapes=True) as recorded:
+        call(0)
+    whole = sum(event.self_cpu_time_total for event in recorded.key_averages())
+    largest = sorted(recorded.key_averages(), key=lambda event: -event.self_cpu_time_total)[:OPERATIONS]
+    shares = {event.key: round(event.self_cpu_time_total / whole, 4) for event in largest}
+    products = []
+    for event in recorded.key_averages(group_by_input_shape=True):
+        if event.key == PRODUCT:
+            x, (out, inner), *_ = event.input_shapes
+            rows = math.prod(x[:-1])
+            products.append((event.self_cpu_time_total, event.count, rows, inner, out))
+    spent = sum(one[0] for one in products)
+    flops = [2 * count * rows * inner * out for _, count, rows, inner, out in products]
+    alone = {one[2:]: packed_gflops(*one[2:]) for one in products}
+    ideal = sum(own / alone[one[2:]] / 1000 for own, one in zip(flops, products, strict=True))  # microseconds
+    return {
+        "share of the time": {**shares, "all others": round(1 - sum(shares.values()), 4)},
+        "products": {
+            f"{rows} x {inner} x {out}": {
+                "calls": count,
+                "share": round(time / whole, 4),
+                "gflops": round(2 * count * rows * inner * out / time / 1000, 1),
+                "alone": alone[rows, inner, out],
+            }
+            for time, count, rows, inner, out in sorted(products, reverse=True)[:OPERATIONS]
+        },
+        "gflops of all products": round(sum(flops) / spent / 1000, 1),
+        "gflops of the same products alone": round(sum(flops) / ideal / 1000, 1),
+        "share of the time if products were all": round(ideal / whole, 3),
+    }
+
+
+def packed_gflops(rows: int, inner: int, out: int, repeats: int = 30) -> float:
+    """What one thread reaches at best in products of this shape with packed weights."""
+    x, layer = torch.randn(rows, inner), PackedLinear(torch.randn(out, inner))
+    times = []
+    for _ in range(repeats):
+        with Timer() as timer:
+            layer(x)
+        times.append(timer.seconds)
+    return round(2 * rows * inner * out / min(times) / 1e9, 1)
 
 
 def flatness(searcher: Searcher, z: Floats, sizes: list[int], repeats: int) -> dict[str, dict[str, float]]:

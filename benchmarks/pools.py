@@ -66,13 +66,15 @@ class SyntheticPool:
 
 def skewed_codes(items: int, sizes: Sequence[int]) -> NDArray[np.uint16]:
     """Random codes with a skew; a pool is the beginning of every larger one."""
-    scale = np.array(sizes, dtype=np.float32)
-    chunks = []
-    for start in range(0, items, CHUNK):
-        rng = np.random.default_rng((7, start))
-        chunk = rng.random((CHUNK, len(sizes)), dtype=np.float32) ** 1.5 * scale
-        chunks.append(chunk.astype(np.uint16)[: items - start])
-    return np.concatenate(chunks)
+    starts = range(0, items, CHUNK)
+    return np.concatenate([skewed_chunk(start, sizes)[: items - start] for start in starts])
+
+
+def skewed_chunk(start: int, sizes: Sequence[int]) -> NDArray[np.uint16]:
+    """The CHUNK codes from item `start` on."""
+    rng = np.random.default_rng((7, start))
+    chunk = rng.random((CHUNK, len(sizes)), dtype=np.float32) ** 1.5 * np.array(sizes, dtype=np.float32)
+    return np.asarray(chunk.astype(np.uint16))
 
 
 class QuantizedPool:

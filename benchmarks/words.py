@@ -8,8 +8,9 @@ in each word of four letters or more. For `product numbers`, every item has one,
 file name; half of the queries ask for it as it is, half with two digits exchanged. Of the `weights` that cost
 no row of val more than a point on queries as they are, `best on val` has the highest mean over the kinds of
 queries; the engine has those. `confidence` compares how sure the first answers are with how many are right.
-`cost` is the processor time of looking up the words of a query in collections of different sizes, and the
-bytes that the index of words takes.
+`bounds` has the same means where only so many items may have a word that is looked up, so many lengths are
+compared and so many items kept, with ten answers by vectors. `cost` is the processor time of looking up the
+words of a query in collections of different sizes, and the bytes that the index of words takes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 from _harness import Timer, run
@@ -30,6 +32,7 @@ from genius.data.instructions import engine_instruction
 from genius.evaluate.cache import read_items, read_queries
 from genius.evaluate.embeddings import Embedder, EncodedPool, EncodedQueries
 from genius.model import Model
+from genius.query import words as lookup
 from genius.query.comparing import confidences
 from genius.query.embedding import EmbeddedSubquery
 from genius.query.hybrid import WEIGHTS, WordWeights, rank_with_words
@@ -47,6 +50,8 @@ KINDS = ("as they are", "typos", "product numbers")
 GRID = [WordWeights(share, full) for share in (1.0, 2.0, 3.0, 4.0) for full in (0.0, 8.0, 16.0)]
 LOSS = 1.0  # points of hit@5 that a row may lose
 TOP, AT = 100, 5
+ENGINE_TOP = 10
+BOUNDS = ((4096, 1000, 200), (1024, 200, 200), (1024, 100, 100), (1024, 64, 64), (512, 100, 100))
 RRF = 60  # of reciprocal rank fusion, as its authors have it
 SIZES = (10_000, 100_000, 300_000)
 
@@ -170,7 +175,14 @@ def fused(*rankings: Sequence[int]) -> list[int]:
     return sorted(scores, key=lambda row: -scores[row])
 
 
-def figures(pool: Pool, model: Model, embedder: Embedder, dataset: Dataset, split: str) -> dict[str, Any]:
+def figures(
+    pool: Pool,
+    model: Model,
+    embedder: Embedder,
+    dataset: Dataset,
+    split: str,
+    grid: Sequence[WordWeights] = (),
+) -> dict[str, Any]:
     """Hit rates of a split."""
     codebooks, search = Codebooks(model.codebooks()), WordSearch(pool.index)
     result: dict[str, Any] = {"items": len(pool.encoded)}
@@ -191,7 +203,7 @@ def figures(pool: Pool, model: Model, embedder: Embedder, dataset: Dataset, spli
                     embedded(encoded, number, row.want),
                     search.find(query.text or ""),
                     codebooks,
-                    GRID if split == "val" else (),
+                    grid,
                 )
                 for name, rows in (found.by_system | found.by_weights).items():
                     hits.setdefault(name, {}).setdefault(str(row), []).append(bool({*rows[:AT]} & right))
@@ -211,6 +223,19 @@ def figures(pool: Pool, model: Model, embedder: Embedder, dataset: Dataset, spli
             for name, own in sure.items()
         }
     return result
+
+
+def with_bounds(
+    pool: Pool, model: Model, embedder: Embedder, dataset: Dataset, split: str
+) -> dict[str, dict[str, float]]:
+    """Mean hit@5 of both together for other bounds of the lookup, with ten answers by vectors."""
+    found = {}
+    for rare, measured, kept in BOUNDS:
+        named = {"RARE": rare, "MEASURED": measured, "KEPT": kept}
+        with mock.patch.multiple(lookup, **named), mock.patch(f"{__name__}.TOP", ENGINE_TOP):
+            own = figures(pool, model, embedder, dataset, split, ())
+        found[f"{rare}, {measured}, {kept}"] = {kind: own[kind]["hybrid"]["mean"] for kind in KINDS}
+    return found
 
 
 def chosen(val: Mapping[str, Any]) -> Any:
@@ -289,7 +314,8 @@ def main(data: Path, model: str = "mini", cache: Path = Path("runs/any-cache")) 
         encoded = embedder.pool(read_items(iter(with_text), fuses=embedder.fuses))
         with tempfile.TemporaryDirectory() as folder:
             pool = fill(Path(folder) / "index", loaded, with_text, encoded)
-            result[split] = figures(pool, loaded, embedder, dataset, split)
+            result[split] = figures(pool, loaded, embedder, dataset, split, GRID if split == "val" else ())
+            result[split]["bounds"] = with_bounds(pool, loaded, embedder, dataset, split)
             pool.index.close()
         result["best on val"] = chosen(result["val"])
         yield result

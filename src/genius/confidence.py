@@ -10,6 +10,7 @@ never negative for s: a more similar item is never less sure.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -75,8 +76,15 @@ def background_gaps(similar: Floats, sample: Floats) -> Floats:
     """How far similarities are above the background of a query, in its standard deviations."""
     if not len(sample):
         return np.zeros_like(similar)
-    deviation = max(float(sample.std()), FLOOR)
-    return np.asarray((similar - np.float32(sample.mean())) / np.float32(deviation))
+    mean, deviation = mean_and_deviation(sample)
+    return np.asarray((similar - np.float32(mean)) / np.float32(max(deviation, FLOOR)))
+
+
+def mean_and_deviation(sample: Floats) -> tuple[float, float]:
+    """Mean and standard deviation of some numbers; np.std takes four times as long for a few."""
+    mean = np.add.reduce(sample) / len(sample)
+    centred = sample - mean
+    return float(mean), math.sqrt(float(np.vecdot(centred, centred)) / len(sample))
 
 
 def sigmoid(logits: NDArray[Any]) -> NDArray[np.float64]:

@@ -143,6 +143,30 @@ def test_words_that_many_items_have_are_not_looked_up(engine, monkeypatch):
     assert rows(engine, "red lamp number8") == ["i8"]
 
 
+def test_a_lookup_costs_the_same_however_many_items_have_the_words(tmp_path, model, monkeypatch):
+    """Counted in steps of SQLite: rows of a word, and lengths of items, are read up to a bound."""
+    monkeypatch.setattr(words, "RARE", 20)
+    monkeypatch.setattr(words, "MEASURED", 10)
+    steps = {}
+    for items in (200, 800, 3200):
+        with Engine.create(tmp_path / str(items), model) as engine:
+            engine.add(Item(f"i{n}", text=f"red lamp{n % (items // 10)} of{n % 4}") for n in range(items))
+            passed: list[int] = []
+            search = WordSearch(engine.index)
+            engine.index.truth.connection.set_progress_handler(lambda p=passed: p.append(1), 1)
+            assert len(search.find("red lamp7 lamp8 lamp9 of3").rows)
+            engine.index.truth.connection.set_progress_handler(None, 1)
+            steps[items] = len(passed)
+    assert steps[3200] < 1.2 * steps[200], steps
+
+
+def test_the_largest_come_in_order_and_of_equal_ones_the_earlier():
+    values = np.array([3, 1, 3, 2, 3, 1], dtype=np.float32)
+    for count in range(1, 8):
+        expected = sorted(range(6), key=lambda place: (-values[place], place))[:count]
+        assert words._largest(values, count).tolist() == expected
+
+
 def test_a_short_text_is_a_better_match_than_a_long_one(tmp_path, model):
     with Engine.create(tmp_path / "index", model) as engine:
         filler = " ".join(f"word{n}" for n in range(400))

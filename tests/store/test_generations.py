@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 
@@ -10,7 +12,7 @@ import pytest
 
 from genius.store import generations, large_array
 from genius.store.generations import Stream
-from genius.store.large_array import BLOCK, CacheDamaged, LargeArray
+from genius.store.large_array import BLOCK, OLDER_BLOCK, CacheDamaged, LargeArray
 
 FACTS = {"layout": "test-1", "last_row": 7}
 
@@ -91,17 +93,58 @@ def test_rows_in_any_order_and_shape(tmp_path):
         assert large[rows].dtype == np.float16
 
 
-def test_verifying_takes_time_in_proportion_to_the_size(tmp_path):
-    """Not to its square: one block is read once, however many there are."""
-    digest, _ = publish(tmp_path, 1)
+def test_verifying_takes_time_in_proportion_to_the_size(tmp_path, monkeypatch):
+    """Not to its square: every byte is read and summed once, however many there are."""
+    monkeypatch.setattr(large_array, "AT_ONCE", 4 * BLOCK)
+    digest, values = publish(tmp_path, 1)
     generation = generations.load(tmp_path, 1, digest, "test-1")
     large = generation.large["vectors"]
+    read, summed = [], []
+    pread, require_sum = LargeArray._pread, LargeArray._require_sum
+    monkeypatch.setattr(
+        LargeArray, "_pread", lambda self, size, at: read.append(size) or pread(self, size, at)
+    )
+    monkeypatch.setattr(
+        LargeArray,
+        "_require_sum",
+        lambda self, block, data: summed.append((block, len(data))) or require_sum(self, block, data),
+    )
+    generations.verify(generation)
+    assert sum(read) == values.nbytes and max(read) <= 4 * BLOCK
+    assert [block for block, _ in summed] == list(range(len(large.sums)))
+    assert sum(size for _, size in summed) == values.nbytes
+
+
+def test_a_row_that_is_read_first_brings_one_block(tmp_path, monkeypatch):
+    """A search among many items reads rows that nobody has read before: each costs its own block alone."""
+    digest, values = publish(tmp_path, 1)
+    generation = generations.load(tmp_path, 1, digest, "test-1")
     read = []
-    real = LargeArray._block
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LargeArray, "_block", lambda self, block: read.append(block) or real(self, block))
-        generations.verify(generation)
-    assert read == list(range(len(large.sums)))
+    real = LargeArray._require_sum
+    monkeypatch.setattr(
+        LargeArray, "_require_sum", lambda self, block, data: read.append(block) or real(self, block, data)
+    )
+    rows = np.array([0, 1500, 2999])
+    for _ in range(2):  # verified once
+        np.testing.assert_array_equal(generation.large["vectors"][rows], values[rows])
+    assert read == sorted({int(row) * 200 // BLOCK for row in rows})
+
+
+def test_generations_with_larger_blocks_are_read(tmp_path, monkeypatch):
+    """Older ones do not say how large their blocks are."""
+    with monkeypatch.context() as patch:
+        patch.setattr(generations, "BLOCK", OLDER_BLOCK)
+        publish(tmp_path, 1)
+    file = tmp_path / "generation-000001" / "manifest.json"
+    manifest = json.loads(file.read_text())
+    assert manifest["arrays"]["vectors"].pop("block") == OLDER_BLOCK
+    raw = json.dumps(manifest, sort_keys=True).encode()
+    file.write_bytes(raw)
+    generation = generations.load(tmp_path, 1, hashlib.sha256(raw).hexdigest(), "test-1")
+    assert generation.large["vectors"].block == OLDER_BLOCK
+    generations.verify(generation)
+    assert len(generation.large["vectors"][np.array([2999, 0])]) == 2
+    generation.close()
 
 
 def test_a_flipped_bit_in_a_large_array_is_noticed_where_it_is_read(tmp_path):
@@ -126,11 +169,11 @@ def test_a_row_across_two_blocks_checks_both(tmp_path):
     digest, _ = publish(tmp_path, 1)
     file = tmp_path / "generation-000001" / "vectors.bin"
     data = bytearray(file.read_bytes())
-    data[BLOCK] ^= 1  # first byte of block 1; row 327 spans bytes 65,400 to 65,599
+    data[BLOCK] ^= 1  # first byte of block 1; row 20 spans bytes 4,000 to 4,199
     file.write_bytes(data)
     generation = generations.load(tmp_path, 1, digest, "test-1")
     with pytest.raises(CacheDamaged):
-        generation.large["vectors"][np.array([327])]
+        generation.large["vectors"][np.array([20])]
     generation.close()
 
 

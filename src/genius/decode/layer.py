@@ -33,6 +33,7 @@ class DecoderLayer(nn.Module):
         self.cross_out = nn.Linear(inner, width, bias=False)
         self.feed_norm = nn.RMSNorm(width, eps=1e-6)
         self.feed_in = nn.Linear(width, shape.feed_forward, bias=False)
+        self.activation: nn.Module = nn.ReLU()
         self.feed_out = nn.Linear(shape.feed_forward, width, bias=False)
         self.dropout = nn.Dropout(shape.dropout)
 
@@ -46,7 +47,7 @@ class DecoderLayer(nn.Module):
         """`x` (batch, beam, time, width) after this layer; its keys and values fill the end of `cache`."""
         x = x + self.dropout(self._attend_self(self.self_norm(x), bias, cache))
         x = x + self.dropout(self._attend_prefix(self.cross_norm(x), cross))
-        fed: Tensor = self.feed_out(self.dropout(F.relu(self.feed_in(self.feed_norm(x)))))
+        fed: Tensor = self.feed_out(self.dropout(self.activation(self.feed_in(self.feed_norm(x)))))
         out: Tensor = x + self.dropout(fed)
         return out
 

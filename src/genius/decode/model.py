@@ -57,6 +57,7 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(shape) for _ in range(shape.layers))
         self.final_norm = nn.RMSNorm(shape.width, eps=1e-6)
         self.dropout = nn.Dropout(shape.dropout)
+        self.heads: nn.ModuleList | None = None  # the rows of each level, where they are packed
         self.register_buffer("buckets", distance_buckets(shape.levels), persistent=False)
         self.register_buffer("offsets", torch.tensor(shape.offsets), persistent=False)
 
@@ -140,20 +141,31 @@ class Decoder(nn.Module):
         return self._extend(state, parents, codes)[0]
 
     @torch.no_grad()
-    def score_suffix(self, state: DecoderState, parents: Tensor, codes: Tensor) -> Tensor:
+    def score_suffix(
+        self, state: DecoderState, parents: Tensor, codes: Tensor, at_once: int | None = None
+    ) -> Tensor:
         """Log-probabilities of all codes that are left, in one pass, (batch, n, levels - level), float32.
 
         Sequence i of a query continues beam `parents[:, i]` (batch, n) by the known `codes[:, i]` (batch, n,
-        levels - level). Equal to what `advance` and `score_next` give step by step.
+        levels - level). Equal to what `advance` and `score_next` give step by step. With `at_once`, so many
+        sequences of each query are read at a time, which bounds the memory.
         """
         codes = codes.long()
         size = self.shape.sizes[state.level]
         scores = [self.score_next(state).flatten(1).gather(1, parents * size + codes[:, :, 0])[..., None]]
         if codes.shape[2] > 1:
-            hidden = self.read_codes(state, parents, codes[:, :, :-1])
-            for time in range(hidden.shape[2]):
-                every = self._log_probabilities(hidden[:, :, time], state.level + 1 + time)
-                scores.append(every.gather(-1, codes[:, :, time + 1, None]))
+            chunk = max(1, at_once or parents.shape[1])
+            parts = zip(parents.split(chunk, 1), codes.split(chunk, 1), strict=True)
+            scores.append(torch.cat([self._score_codes_after(state, *part) for part in parts], 1))
+        return torch.cat(scores, -1)
+
+    def _score_codes_after(self, state: DecoderState, parents: Tensor, codes: Tensor) -> Tensor:
+        """Log-probabilities of all codes (batch, n, times) but the first, (batch, n, times - 1)."""
+        hidden = self.read_codes(state, parents, codes[:, :, :-1])
+        scores = []
+        for time in range(hidden.shape[2]):
+            every = self._log_probabilities(hidden[:, :, time], state.level + 1 + time)
+            scores.append(every.gather(-1, codes[:, :, time + 1, None]))
         return torch.cat(scores, -1)
 
     def level_rows(self, level: int) -> Tensor:
@@ -211,7 +223,7 @@ class Decoder(nn.Module):
 
     def _log_probabilities(self, hidden: Tensor, level: int) -> Tensor:
         scaled = hidden * self.shape.width**-0.5
-        logits = F.linear(scaled, self._output_rows()[level])
+        logits = F.linear(scaled, self.level_rows(level)) if self.heads is None else self.heads[level](scaled)
         if self.shape.normalise == "level":
             return F.log_softmax(logits.float(), dim=-1)
         return logits.float() - F.linear(scaled, self.embedding.weight).float().logsumexp(-1, keepdim=True)

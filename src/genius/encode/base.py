@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -132,20 +132,35 @@ def encode_parts(
     count = len(images)
     image_rows = np.zeros((count, encoder.dim), dtype=np.float32)
     text_rows = np.zeros((count, encoder.dim), dtype=np.float32)
+    # the same image or text may occur several times, once for each modality that is asked for
     if isinstance(encoder, FusingEncoder):
         if count:
-            image_rows[:] = encoder.encode_items(images, texts)
+            rows, places = _first_of_equal([*zip(map(id, images), texts, strict=True)])
+            both = encoder.encode_items([images[row] for row in rows], [texts[row] for row in rows])
+            image_rows[:] = both[places]
         return Parts(image_rows, text_rows)
-    with_image = [row for row, image in enumerate(images) if image is not None]
-    with_text = [row for row, text in enumerate(texts) if text]
-    if with_image:
-        # the same image may occur several times, once for each modality that is asked for
-        once = {id(image): image for image in images if image is not None}
-        vectors = dict(zip(once, encoder.encode_images(list(once.values())), strict=True))
-        image_rows[with_image] = [vectors[id(images[row])] for row in with_image]
-    if with_text:
-        text_rows[with_text] = encoder.encode_texts([text for text in texts if text])
+    some_images = {row: image for row, image in enumerate(images) if image is not None}
+    some_texts = {row: text for row, text in enumerate(texts) if text}
+    if some_images:
+        rows, places = _first_of_equal([*map(id, some_images.values())])
+        own = list(some_images.values())
+        image_rows[list(some_images)] = encoder.encode_images([own[row] for row in rows])[places]
+    if some_texts:
+        rows, places = _first_of_equal([*some_texts.values()])
+        words = list(some_texts.values())
+        text_rows[list(some_texts)] = encoder.encode_texts([words[row] for row in rows])[places]
     return Parts(image_rows, text_rows)
+
+
+def _first_of_equal(keys: Sequence[Hashable]) -> tuple[list[int], list[int]]:
+    """Where each distinct key stands first, and for each key its place among the distinct ones."""
+    place: dict[Hashable, int] = {}
+    rows = []
+    for row, key in enumerate(keys):
+        if key not in place:
+            place[key] = len(rows)
+            rows.append(row)
+    return rows, [place[key] for key in keys]
 
 
 # name -> "module:function"; the function gets (source, device) and returns the encoder

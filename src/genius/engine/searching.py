@@ -150,11 +150,12 @@ class IndexSearch(OpenIndex):
         self.prepare(where)
         asked = [Query.of(query).wanting(want, instruction) for query in queries]
         words = None
-        loaded, present = self._current_model(), self._current().present
+        loaded, fitted_anew = self._current_model(), False
+        present = (self._view or self._current()).present  # looked at again once the queries are encoded
         embedded = self._embed(loaded.model, asked, present)
         for attempt in range(ATTEMPTS):
             try:
-                if loaded.model.fingerprint != self._current().snapshot.fingerprint:  # fitted anew
+                if fitted_anew:
                     loaded = self._current_model()
                     embedded = self._embed(loaded.model, asked, present)
                 options = self._options(loaded.model, k, search, rerank, beam)
@@ -162,7 +163,8 @@ class IndexSearch(OpenIndex):
                     words = self._word_matches(asked, hybrid, options)
                 with self.index.steady() if attempt else nullcontext():
                     view = self._current()
-                    if view.snapshot.fingerprint != loaded.model.fingerprint:
+                    fitted_anew = view.snapshot.fingerprint != loaded.model.fingerprint
+                    if fitted_anew:
                         continue
                     if view.present != present:
                         present = view.present

@@ -14,7 +14,8 @@ from genius.query.merging import backgrounds
 from genius.query.subqueries import Subquery
 from genius.query.view import PoolView
 from genius.search.codebooks import Codebooks
-from genius.search.rank import RankedItems
+from genius.search.rank import RankedItems, products
+from genius.search.trie import Ints
 from genius.types import Modality
 
 Floats = NDArray[np.float32]
@@ -38,15 +39,31 @@ class Similarities(NamedTuple):
 
 def compare(view: PoolView, tables: Codebooks, query: EmbeddedSubquery, found: RankedItems) -> Similarities:
     """Similarities by vectors, or by codes where the index keeps no vectors."""
+    similar = similarities(view, tables, query, found.rows, found.codes)
+    return Similarities(query.subquery, similar, sample_similarities(view, tables, query))
+
+
+def similarities(
+    view: PoolView,
+    tables: Codebooks,
+    query: EmbeddedSubquery,
+    ordinals: Ints,
+    codes: NDArray[np.uint16] | None = None,
+) -> Floats:
+    """Cosines of these items with a sub-query, (n,); their codes are read where they are needed."""
     if view.has_vectors:
-        similar = _cosines(view.vectors(found.rows), query.phi)
+        similar = products(view.vectors(ordinals), query.phi)
     else:
-        similar = tables.cosine(query.z, found.codes)
-    similar = np.minimum(similar, 1.0)  # rounding may take a cosine beyond it
+        similar = tables.cosine(query.z, view.codes(ordinals) if codes is None else codes)
+    return np.minimum(similar, 1.0)  # rounding may take a cosine beyond it
+
+
+def sample_similarities(view: PoolView, tables: Codebooks, query: EmbeddedSubquery) -> Floats:
+    """Cosines with a sample of the items that a sub-query searches, (sampled,)."""
     modality = query.subquery.modality
     searched = view.present if modality is None else [modality]
     samples = [_sample_similarity(view, tables, query, one) for one in searched]
-    return Similarities(query.subquery, similar, np.concatenate(samples) if samples else similar[:0])
+    return np.concatenate(samples) if samples else np.zeros(0, np.float32)
 
 
 def confidence_logits(calibration: Calibration, one: Similarities) -> Floats:
@@ -79,11 +96,6 @@ def _sample_similarity(
 ) -> Floats:
     sample = view.sample(modality)
     if sample.vectors is not None:
-        return _cosines(sample.vectors, query.phi)
+        return products(sample.vectors, query.phi)
     assert sample.codes is not None
     return tables.cosine(query.z, sample.codes)
-
-
-def _cosines(vectors: NDArray[np.float16], phi: Floats) -> Floats:
-    """Cosines of unit vectors; equal rows get equal numbers, which a matrix product does not guarantee."""
-    return np.asarray(np.einsum("nd,d->n", vectors.astype(np.float32), phi))

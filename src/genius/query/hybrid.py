@@ -17,8 +17,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from genius.query.comparing import Similarities, compare
+from genius.confidence import mean_and_deviation
+from genius.query.comparing import Floats, Similarities, sample_similarities, similarities
 from genius.query.embedding import EmbeddedSubquery
 from genius.query.filtered import FilteredPool
 from genius.query.view import PoolView
@@ -50,40 +52,13 @@ def rank_with_words(
     k: int,
     pool: FilteredPool | None,
     weights: WordWeights = WEIGHTS,
-    least: float = LEAST_DEVIATION,
 ) -> tuple[RankedItems, Similarities]:
     """The ranking `found` by vectors, with the items that have words of the query, and their similarities.
 
     The order is that of both together, the scores are the similarities.
-    `least` is the least standard deviation that counts: a modality of a few items has hardly any of its own.
     """
-    scores = dict(zip(words.rows.tolist(), words.scores.tolist(), strict=True))
-    matching = _allowed(view, words.rows, query, pool)
-    if not len(matching):
-        return found, compare(view, codebooks, query, found)
-    matching = view.with_passages(matching)
-    more = matching[~np.isin(matching, found.rows)]
-    ordinals = np.concatenate([found.rows, more])
-    codes = np.concatenate([found.codes, view.codes(more)])
-    every = RankedItems(ordinals, np.zeros(len(ordinals), np.float32), codes, found.beams, found.leaves)
-    compared = compare(view, codebooks, query, every)
-    deviation = max(_deviation(compared), least)
-    by_words = np.array([scores.get(row, 0.0) for row in view.items_of(ordinals).tolist()], dtype=np.float32)
-    sure = compared.similar + np.float32(deviation * weights.full) * by_words**4
-    with_words = sure + np.float32(deviation * weights.share) * by_words
-    order = np.lexsort((ordinals, *codes.T[::-1], -with_words))
-    order = order[best_passages(view, ordinals[order])][:k]
-    similar = compared.similar[order]
-    best = RankedItems(ordinals[order], similar, codes[order], found.beams, found.leaves)
-    return best, compared._replace(similar=similar, with_words=with_words[order], sure=sure[order])
-
-
-def best_passages(view: PoolView, ordinals: Ints) -> Ints:
-    """Places of the first ordinal of every item, in a ranking of passages."""
-    if not view.has_passages:
-        return np.arange(len(ordinals))
-    _, first = np.unique(view.items_of(ordinals), return_index=True)
-    return np.sort(first)
+    sample = sample_similarities(view, codebooks, query)
+    return _rank(view, codebooks, query, found, words, k, pool, weights, sample, _deviation([sample]))
 
 
 def rank_all_with_words(
@@ -96,23 +71,82 @@ def rank_all_with_words(
     pool: FilteredPool | None,
 ) -> tuple[list[RankedItems], list[Similarities]]:
     """The same for all sub-queries of a query, on one scale."""
-    pairs = list(zip(several, found, strict=True))
-    least = max([LEAST_DEVIATION, *(_deviation(compare(view, codebooks, *one)) for one in pairs)])
-    both = [rank_with_words(view, codebooks, *one, words, k, pool, least=least) for one in pairs]
+    samples = [sample_similarities(view, codebooks, query) for query in several]
+    deviation = _deviation(samples)
+    both = [
+        _rank(view, codebooks, query, own, words, k, pool, WEIGHTS, sample, deviation)
+        for query, own, sample in zip(several, found, samples, strict=True)
+    ]
     return [one for one, _ in both], [similar for _, similar in both]
 
 
-def _deviation(compared: Similarities) -> float:
-    return float(compared.sample.std()) if len(compared.sample) else 0.0
+def _rank(
+    view: PoolView,
+    codebooks: Codebooks,
+    query: EmbeddedSubquery,
+    found: RankedItems,
+    words: WordMatches,
+    k: int,
+    pool: FilteredPool | None,
+    weights: WordWeights,
+    sample: Floats,
+    deviation: float,
+) -> tuple[RankedItems, Similarities]:
+    """`rank_with_words` on the scale of this deviation."""
+    matching = _allowed(view, words.rows, query, pool)
+    if not len(matching):
+        similar = similarities(view, codebooks, query, found.rows, found.codes)
+        return found, Similarities(query.subquery, similar, sample)
+    matching = view.with_passages(matching)
+    more = matching[~_among(matching, np.sort(found.rows))]
+    ordinals = np.concatenate([found.rows, more])
+    by_words = _scores(words, view.items_of(ordinals))
+    similar = similarities(view, codebooks, query, ordinals)
+    sure = similar + np.float32(deviation * weights.full) * by_words**4
+    with_words = sure + np.float32(deviation * weights.share) * by_words
+    best = np.arange(len(ordinals))
+    if len(best) > k and not view.has_passages:  # of several passages of an item, only one will be kept
+        best = np.flatnonzero(with_words >= np.partition(with_words, -k)[-k])
+    old, codes = best < len(found), np.empty((len(best), found.codes.shape[1]), np.uint16)
+    codes[old], codes[~old] = found.codes[best[old]], view.codes(ordinals[best[~old]])
+    order = np.lexsort((ordinals[best], *codes.T[::-1], -with_words[best]))
+    order = order[best_passages(view, ordinals[best[order]])][:k]
+    best, codes = best[order], codes[order]
+    ranked = RankedItems(ordinals[best], similar[best], codes, found.beams, found.leaves)
+    return ranked, Similarities(query.subquery, similar[best], sample, with_words[best], sure[best])
+
+
+def best_passages(view: PoolView, ordinals: Ints) -> Ints:
+    """Places of the first ordinal of every item, in a ranking of passages."""
+    if not view.has_passages:
+        return np.arange(len(ordinals))
+    _, first = np.unique(view.items_of(ordinals), return_index=True)
+    return np.sort(first)
+
+
+def _deviation(samples: Sequence[Floats]) -> float:
+    """The largest standard deviation of several samples: a few items have hardly any of their own."""
+    return max([LEAST_DEVIATION, *(mean_and_deviation(sample)[1] for sample in samples if len(sample))])
+
+
+def _scores(words: WordMatches, rows: Ints) -> Floats:
+    """The scores of these rows by words; 0 for those that have none."""
+    order = np.argsort(words.rows)
+    place = order[np.minimum(np.searchsorted(words.rows, rows, sorter=order), len(order) - 1)]
+    return np.where(words.rows[place] == rows, words.scores[place], np.float32(0))
+
+
+def _among(values: Ints, known: Ints) -> NDArray[np.bool_]:
+    """Which of the values are among the known ones, ascending; np.isin takes ten times as long for a few."""
+    if not len(known):
+        return np.zeros(len(values), dtype=bool)
+    place = np.minimum(np.searchsorted(known, values), len(known) - 1)
+    return np.asarray(known[place] == values)
 
 
 def _allowed(view: PoolView, rows: Ints, query: EmbeddedSubquery, pool: FilteredPool | None) -> Ints:
     """Ordinals of those rows that the query may find."""
-    gone = view.snapshot.gone
-    place = np.searchsorted(gone, rows)
-    removed = place < len(gone)
-    removed[removed] = gone[place[removed]] == rows[removed]
-    ordinals = view.ordinals(rows[~removed])
+    ordinals = view.ordinals(rows[~_among(rows, view.snapshot.gone)])
     modality = query.subquery.modality
     if modality is not None:
         ordinals = ordinals[view.modalities_of(ordinals) == MODALITIES.index(modality)]

@@ -184,12 +184,14 @@ def _search_masked(
 
 
 def _scored(view: PoolView, found: RankedItems, options: SearchOptions) -> list[ScoredRow]:
-    rows, items = view.rows(found.rows), view.items_of(found.rows)
+    rows = view.rows(found.rows)
+    items = view.snapshot.passages.items_of(rows)
     # rounding may take a cosine beyond 1
     scores = np.minimum(found.scores, 1.0) if options.by_similarity else found.scores
+    columns = (one.tolist() for one in (items, rows, scores, found.codes))
     return [
-        ScoredRow(int(item), float(score), tuple(codes.tolist()), passage=int(row - item))
-        for item, row, score, codes in zip(items, rows, scores, found.codes, strict=True)
+        ScoredRow(item, score, tuple(codes), passage=row - item)
+        for item, row, score, codes in zip(*columns, strict=True)
     ]
 
 
@@ -203,10 +205,7 @@ def _merge(
 
     Where several sub-queries compete, the score is the similarity, whatever ranked the items of each.
     """
-    if calibration is None:
-        order = standardized(compared)
-    else:
-        order = [confidence_logits(calibration, one) for one in compared]
+    if calibration is not None:
         sure = [confidences(calibration, one).tolist() for one in compared]
         parts = [
             [item._replace(confidence=value) for item, value in zip(*one, strict=True)]
@@ -214,6 +213,10 @@ def _merge(
         ]
     if len(parts) < 2:
         return [item for part in parts for item in part]
+    if calibration is None:
+        order = standardized(compared)
+    else:
+        order = [confidence_logits(calibration, one) for one in compared]
     return [
         parts[which][rank]._replace(score=float(compared[which].similar[rank]))
         for which, rank in zip(*merge_rankings(order, k), strict=True)

@@ -29,7 +29,7 @@ class ModalitySample(NamedTuple):
     """Items that stand for all of a modality."""
 
     codes: NDArray[np.uint16] | None  # (n, levels), where there are no vectors
-    vectors: NDArray[np.float16] | None  # (n, dim)
+    vectors: NDArray[np.float32] | None  # (n, dim)
 
 
 class GenerationView:
@@ -141,17 +141,21 @@ class PoolView:
 
     def rows(self, ordinals: Ints) -> Ints:
         """Row numbers in the truth."""
-        rows = np.empty(len(ordinals), dtype=np.int64)
         old = ordinals < self.settled
+        if old.all():
+            return self.snapshot.runs.rows(ordinals)
+        rows = ordinals - self.settled + self._first
         rows[old] = self.snapshot.runs.rows(ordinals[old])
-        rows[~old] = ordinals[~old] - self.settled + self._first
         return rows
 
     def ordinals(self, rows: Ints) -> Ints:
         """Ordinals of these rows; rows that the view does not have are left out."""
-        fresh = rows[rows >= self._first] - self._first
+        settled = rows < self._first
+        if settled.all():
+            return self.snapshot.runs.places(rows)
+        fresh = rows[~settled] - self._first
         fresh = fresh[fresh <= self.snapshot.through - self._first]
-        return np.concatenate([self.snapshot.runs.places(rows[rows < self._first]), self.settled + fresh])
+        return np.concatenate([self.snapshot.runs.places(rows[settled]), self.settled + fresh])
 
     @cached_property
     def live(self) -> Bools:
@@ -175,8 +179,10 @@ class PoolView:
         """Vectors phi, (n, dim); raises CacheDamaged if the cache is not what was written."""
         assert self.snapshot.vectors is not None
         large = self.snapshot.generation.large["vectors"]
-        vectors = np.empty((len(ordinals), large.shape[1]), dtype=np.float16)
         old = ordinals < self.settled
+        if old.all():
+            return np.asarray(large[ordinals], dtype=np.float16)
+        vectors = np.empty((len(ordinals), large.shape[1]), dtype=np.float16)
         vectors[old] = large[ordinals[old]]
         vectors[~old] = self.snapshot.vectors[self._in_delta(ordinals[~old])]
         return vectors
@@ -191,8 +197,10 @@ class PoolView:
 
     def modalities_of(self, ordinals: Ints) -> NDArray[np.uint8]:
         """Modalities of these items, as places in MODALITIES."""
-        kinds = np.empty(len(ordinals), dtype=np.uint8)
         old = ordinals < self.settled
+        if old.all():
+            return self.base.modalities.of(ordinals)
+        kinds = np.empty(len(ordinals), dtype=np.uint8)
         kinds[old] = self.base.modalities.of(ordinals[old])
         kinds[~old] = self.snapshot.delta.modality[self._in_delta(ordinals[~old])]
         return kinds
@@ -204,7 +212,7 @@ class PoolView:
             ranks = np.linspace(0, count - 1, min(SAMPLE, count)).astype(np.int64)
             some = self._nth(modality, ranks)
             if self.has_vectors:
-                self._samples[modality] = ModalitySample(None, self.vectors(some))
+                self._samples[modality] = ModalitySample(None, self.vectors(some).astype(np.float32))
             else:
                 self._samples[modality] = ModalitySample(self.codes(some), None)
         return self._samples[modality]

@@ -17,7 +17,7 @@ import threading
 import unicodedata
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,9 @@ from genius.store.index import LOGGER, Index
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
-RARE = 4096  # a word that more items have is not looked up
-KEPT = 200  # items that are returned
-MEASURED = 1000  # items whose length is looked up
+RARE = 1024  # a word that more items have is not looked up
+KEPT = 100  # items that are returned
+MEASURED = 100  # items whose length is looked up
 MAX_WORDS = 32  # of a query
 MAX_UNKNOWN = 8  # words that no item has: so many are looked up with slips
 KEPT_WORDS = 1024  # whose rows are remembered
@@ -69,14 +69,16 @@ class WordSearch:
     def __init__(self, index: Index) -> None:
         self._index = index
         self._lock = threading.Lock()
-        self._state: object = None
+        self._state: object = None  # of the index, to which lengths and postings belong
+        self._lengths: _Lengths | None = None
         self._refused = False  # whether this process could not index words
+        self._prepared = False  # whether words were there when last looked
         self._postings: OrderedDict[str, _Posting] = OrderedDict()  # by the query of FTS5
 
     def prepare(self, *, always: bool = False) -> None:
         """Index the words of an older index, if it is small (or `always`) and this process may write now."""
         index, truth = self._index, self._index.truth
-        if self._refused or truth.has_words() or not words.supported():
+        if self._prepared or self._refused or truth.has_words() or not words.supported():
             return
         if not always and truth.last_row() > AT_ONCE:
             return
@@ -93,22 +95,26 @@ class WordSearch:
         asked = _asked(text)
         truth = self._index.truth
         with truth.reading():
-            if asked and truth.has_words() and words.supported():
-                self._renew((truth.identity, truth.change()))
+            version, change = truth.some(words.SETTING, "change")
+            self._prepared = version == words.VERSION
+            if asked and self._prepared and words.supported():
                 try:
-                    return self._find(truth.connection, asked)
+                    lengths = self._renew((truth.identity, change), truth.connection)
+                    return self._find(truth.connection, asked, lengths)
                 except sqlite3.DatabaseError as error:
                     LOGGER.warning("%s: searched without words: %s", self._index.folder, error)
         return WordMatches.none()
 
-    def _renew(self, state: object) -> None:
+    def _renew(self, state: object, connection: sqlite3.Connection) -> _Lengths:
+        """Forget what was read of another state; the lengths of this one."""
         with self._lock:
-            if state != self._state:
+            if state != self._state or self._lengths is None:
+                self._lengths = _Lengths(connection)
                 self._state = state
                 self._postings.clear()
+            return self._lengths
 
-    def _find(self, connection: sqlite3.Connection, asked: list[str]) -> WordMatches:
-        lengths = _Lengths(connection)
+    def _find(self, connection: sqlite3.Connection, asked: list[str], lengths: _Lengths) -> WordMatches:
         total, unknown = 0.0, 0
         parts: list[tuple[Ints, float]] = []  # rows, and what the word is worth
         for word in asked:
@@ -125,10 +131,11 @@ class WordSearch:
             return WordMatches.none()
         rows, place = np.unique(np.concatenate([rows for rows, _ in parts]), return_inverse=True)
         worth = np.bincount(place, np.concatenate([np.full(len(rows), worth) for rows, worth in parts]))
-        best = np.lexsort((rows, -worth))[:MEASURED]
+        best = _largest(worth, MEASURED)
         rows = rows[best]
-        scores = np.minimum(worth[best] / total * lengths.factors(rows), 1.0).astype(np.float32)
-        best = np.lexsort((rows, -scores))[:KEPT]
+        factors = lengths.factors(connection, rows)
+        scores = np.minimum(worth[best] / total * factors, 1.0).astype(np.float32)
+        best = _largest(scores, KEPT)
         return WordMatches(rows[best], scores[best])
 
     def _posting(self, connection: sqlite3.Connection, query: str) -> _Posting:
@@ -146,19 +153,17 @@ class WordSearch:
     def _read(self, connection: sqlite3.Connection, query: str) -> _Posting:
         if not query:
             return _Posting(None, 0)
-        select = "SELECT rowid FROM words WHERE words MATCH ?"
-        last = connection.execute(f"{select} LIMIT 1 OFFSET {RARE}", (query,)).fetchone()
-        if last is not None:  # as many among the later rows as among the earlier ones
-            return _Posting(None, RARE * max(1.0, self._index.truth.last_row() / last[0]))
-        rows = [row for (row,) in connection.execute(select, (query,))]
-        return _Posting(np.array(rows, dtype=np.int64), len(rows))
+        select = f"SELECT rowid FROM words WHERE words MATCH ? LIMIT {RARE + 1}"
+        rows = np.array(connection.execute(select, (query,)).fetchall(), dtype=np.int64).ravel()
+        if len(rows) > RARE:  # as many among the later rows as among the earlier ones
+            return _Posting(None, RARE * max(1.0, self._index.truth.last_row() / int(rows[-1])))
+        return _Posting(rows, len(rows))
 
 
 class _Lengths:
     """How many words the items have, as FTS5 keeps it in its own tables."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
         found = connection.execute("SELECT block FROM words_data WHERE id = 1").fetchone()
         counts = [*_varints(found[0] if found else b"")]  # of the items, then of the words in each column
         self.items = max([1, *counts[:1]])
@@ -168,13 +173,20 @@ class _Lengths:
         """What a word is worth that so many items have (the inverse document frequency of FTS5)."""
         return max(WORTHLESS, math.log((self.items - min(count, self.items) + 0.5) / (count + 0.5)))
 
-    def factors(self, rows: Ints) -> Floats:
+    def factors(self, connection: sqlite3.Connection, rows: Ints) -> Floats:
         """What BM25 makes of the lengths of these rows: 1 for an average one, less for longer ones."""
         select = "SELECT id, sz FROM words_docsize WHERE id IN (SELECT value FROM json_each(?))"
-        asked = json.dumps(rows.tolist())
-        known = {row: _sum(sizes) for row, sizes in self._connection.execute(select, (asked,))}
-        lengths = np.array([known.get(row, self.mean) for row in rows.tolist()], dtype=np.float64)
+        known = dict(connection.execute(select, (json.dumps(rows.tolist()),)).fetchall())
+        lengths = np.array([_sum(known[row]) if row in known else self.mean for row in rows.tolist()])
         return np.asarray((K1 + 1) / (1 + K1 * (1 - B + B * lengths / self.mean)), dtype=np.float32)
+
+
+def _largest(values: NDArray[Any], count: int) -> Ints:
+    """Places of the `count` largest values, the largest first; of equal ones the earlier."""
+    kept = np.arange(len(values))
+    if len(values) > count:
+        kept = np.flatnonzero(values >= np.partition(values, -count)[-count])
+    return np.asarray(kept[np.argsort(-values[kept], kind="stable")[:count]])
 
 
 def _varints(data: bytes) -> Iterator[int]:

@@ -53,9 +53,7 @@ class DecoderScorer:
     def suffixes(self, beam: Tensor, codes: Tensor) -> Tensor:
         """See Scorer; one teacher-forced pass, in chunks that bound its memory."""
         chunk = max(1, (CPU_SEQUENCES if beam.device.type == "cpu" else GPU_SEQUENCES) // len(beam))
-        parts = [slice(start, start + chunk) for start in range(0, beam.shape[1], chunk)]
-        scores = [self.decoder.score_suffix(self.state, beam[:, part], codes[:, part]) for part in parts]
-        return torch.cat(scores, 1).sum(-1)
+        return self.decoder.score_suffix(self.state, beam, codes, at_once=chunk).sum(-1)
 
 
 class TableScorer:

@@ -149,7 +149,7 @@ class Searcher:
             raise BadInput("this model has no decoder: search with lookup, or train one")
         generated = search_by_decoder(
             segments,
-            self.decoder,
+            self._stepwise,
             z,
             modalities,
             beam=plan.beam,
@@ -163,8 +163,16 @@ class Searcher:
         looked_up = self._by_lookup(segments, z, modalities, plan)
         best = [[[own.best(plan.beam) for own in part] for part in found] for found in (generated, looked_up)]
         return combine(
-            segments, self.decoder, z, self.codebooks, *best, weight=plan.weight, device=self.device
+            segments, self._stepwise, z, self.codebooks, *best, weight=plan.weight, device=self.device
         )
+
+    @cached_property
+    def _stepwise(self) -> Decoder:
+        """The decoder for searches that are no program of fixed shape; on a CPU its weights are packed."""
+        from genius.decode.packed import can_pack, packed
+
+        assert self.decoder is not None
+        return packed(self.decoder) if can_pack(self.decoder) else self.decoder
 
     def _by_lookup(
         self, segments: Sequence[TrieSegment], z: Floats, modalities: Bools | None, plan: SearchPlan

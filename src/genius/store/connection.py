@@ -83,8 +83,13 @@ class OpenFile:
 
     def is_current(self) -> bool:
         """Whether the name still stands for this file (or for none), and a frozen one is as it was."""
-        state = _state(self.file)
-        return state is None or (state[:2] == self.identity and self.frozen in (None, state))
+        if self.frozen is not None:
+            return _state(self.file) in (None, self.frozen)
+        try:
+            found = os.stat(self.file)  # noqa: PTH116 (before every use)
+        except OSError:
+            return True
+        return (found.st_dev, found.st_ino) == self.identity
 
     def changed_meanwhile(self) -> bool:
         """Whether a frozen file is not as it was any more."""

@@ -90,6 +90,14 @@ class Database:
             raise corrupt(self.file, f"its settings lack {key}")
         return default if row is None else self._setting(key, *row)
 
+    def some(self, *keys: str) -> list[Any]:
+        """Several settings as of one state; None for one that is missing."""
+        query = f"SELECT key, value, sum FROM meta WHERE key IN ({', '.join('?' * len(keys))})"
+        with self.use():
+            rows = self.connection.execute(query, keys).fetchall()
+        found = {key: self._setting(key, value, expected) for key, value, expected in rows}
+        return [found.get(key) for key in keys]
+
     def _setting(self, key: Any, value: Any, expected: Any) -> Any:
         if checksum((key, value)) != expected:
             raise corrupt(self.file, "a setting fails its checksum")

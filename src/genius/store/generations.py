@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from genius import files
 from genius.failpoints import failpoint
 from genius.files import write_durably
-from genius.store.large_array import BLOCK, CacheDamaged, LargeArray
+from genius.store.large_array import BLOCK, OLDER_BLOCK, CacheDamaged, LargeArray
 
 AnyArray = NDArray[Any]
 MANIFEST = "manifest.json"
@@ -93,7 +93,13 @@ def load(folder: Path, number: int, digest: str, layout: str) -> Generation:
             name: _read(home / f"{name}.bin", entry) for name, entry in entries.items() if "crc32" in entry
         }
         large = {
-            name: LargeArray(home / f"{name}.bin", entry["dtype"], entry["shape"], read.pop(f"{name}.sums"))
+            name: LargeArray(
+                home / f"{name}.bin",
+                entry["dtype"],
+                entry["shape"],
+                read.pop(f"{name}.sums"),
+                entry.get("block", OLDER_BLOCK),
+            )
             for name, entry in entries.items()
             if "crc32" not in entry
         }
@@ -155,7 +161,7 @@ def _fill(
     for name, stream in large.items():
         blocks = _Blocks()
         write_durably(home / f"{name}.bin", blocks.passing(_bytes(piece) for piece in stream.pieces))
-        entries[name] = _entry(stream.dtype, stream.shape)
+        entries[name] = _entry(stream.dtype, stream.shape) | {"block": BLOCK}
         sums[f"{name}.sums"] = np.array(blocks.finish(), dtype=np.uint32)
     for name, array in {**arrays, **sums}.items():
         data = _bytes(array)

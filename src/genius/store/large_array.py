@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 AnyArray = NDArray[Any]
-BLOCK = 1 << 16  # bytes per checksum
+BLOCK = 1 << 12  # bytes per checksum: a row that is read for the first time brings no more than it needs
+OLDER_BLOCK = 1 << 16  # of generations that do not say how many
+AT_ONCE = 1 << 20  # bytes read by `verify`
 IN_MEMORY = 1 << 30  # bytes; of a larger array, verified blocks do not stay in this process's memory
 
 
@@ -28,8 +30,11 @@ class LargeArray:
     The file stays open as long as the object lives, so it may be deleted meanwhile.
     """
 
-    def __init__(self, file: Path, dtype: str, shape: Sequence[int], sums: NDArray[np.uint32]) -> None:
+    def __init__(
+        self, file: Path, dtype: str, shape: Sequence[int], sums: NDArray[np.uint32], block: int = BLOCK
+    ) -> None:
         self.file, self.dtype, self.shape, self.sums = file, np.dtype(dtype), tuple(shape), sums
+        self.block = block  # bytes per checksum
         self.nbytes = self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
         self._handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._handle)
@@ -56,8 +61,10 @@ class LargeArray:
 
     def verify(self) -> None:
         """Read every block; raises CacheDamaged."""
-        for block in range(len(self.sums)):
-            self._block(block)
+        for start in range(0, self.nbytes, AT_ONCE):
+            data = memoryview(self._pread(min(AT_ONCE, self.nbytes - start), start))
+            for at in range(0, len(data), self.block):
+                self._require_sum((start + at) // self.block, data[at : at + self.block])
 
     def _allocate(self) -> AnyArray | None:
         """Memory for all of it, which takes no room before it is written to; None if there is not enough."""
@@ -68,22 +75,25 @@ class LargeArray:
 
     def _check(self, rows: NDArray[np.int64], width: int) -> None:
         """Verify the blocks of these rows that were not verified before."""
-        first, last = rows * width // BLOCK, (rows * width + width - 1) // BLOCK
+        first, last = rows * width // self.block, (rows * width + width - 1) // self.block
+        if width <= self.block and self._checked[first].all() and self._checked[last].all():
+            return
         steps = np.arange(int((last - first).max()) + 1)
         touched = np.unique(np.minimum(first[:, None] + steps, last[:, None]))
+        memory = None if self._memory is None else self._memory.reshape(-1).view(np.uint8).data
         for block in touched[~self._checked[touched]].tolist():
-            data = self._block(block)
-            if self._memory is not None:
-                flat = self._memory.reshape(-1).view(np.uint8)
-                flat[block * BLOCK : block * BLOCK + len(data)] = np.frombuffer(data, np.uint8)
+            start = block * self.block
+            end = min(start + self.block, self.nbytes)
+            if memory is None:
+                self._require_sum(block, self._pread(end - start, start))
+            else:
+                self._pread_into(memory[start:end], start)
+                self._require_sum(block, memory[start:end])
             self._checked[block] = True
 
-    def _block(self, block: int) -> bytes:
-        size = min(BLOCK, self.nbytes - block * BLOCK)
-        data = self._pread(size, block * BLOCK)
+    def _require_sum(self, block: int, data: bytes | memoryview) -> None:
         if zlib.crc32(data) != int(self.sums[block]):
             raise CacheDamaged(f"block {block} of {self.file} fails its checksum")
-        return data
 
     def _rows(self, rows: NDArray[np.int64], width: int) -> AnyArray:
         """Rows of verified blocks, each read from the file."""
@@ -98,3 +108,15 @@ class LargeArray:
         if len(data) != size:
             raise CacheDamaged(f"{self.file} has lost its end")
         return data
+
+    def _pread_into(self, memory: memoryview, at: int) -> None:
+        """The same, without a copy on the way; not everywhere does Python have it."""
+        if not hasattr(os, "preadv"):
+            memory[:] = self._pread(len(memory), at)
+            return
+        try:
+            size = os.preadv(self._handle, [memory], at)
+        except OSError as error:
+            raise CacheDamaged(f"{self.file} cannot be read: {error}") from None
+        if size != len(memory):
+            raise CacheDamaged(f"{self.file} has lost its end")

@@ -244,16 +244,17 @@ class RowRuns:
 
 def checksum(fields: Iterable[object]) -> int:
     """CRC-32 of fields; their types, their boundaries and the absent ones count."""
-    total = 0
+    parts: list[bytes] = []
     for value in fields:
         if isinstance(value, bytes):
-            kind, data = b"b", value
+            parts += (b"b%d:" % len(value), value)
         elif isinstance(value, str):
-            kind, data = b"s", value.encode("utf-8", "surrogateescape")
+            data = value.encode("utf-8", "surrogateescape")
+            parts += (b"s%d:" % len(data), data)
         else:  # an integer or None; from a damaged page perhaps a float
-            kind, data = b"i", repr(value).encode()
-        total = zlib.crc32(data, zlib.crc32(b"%b%d:" % (kind, len(data)), total))
-    return total
+            text = repr(value)
+            parts.append(f"i{len(text)}:{text}".encode())
+    return zlib.crc32(b"".join(parts))
 
 
 def rows_digest(rows: Rows) -> tuple[int, int]:

@@ -31,6 +31,7 @@ from genius.store.words import ItemWords
 from genius.types import Modality
 
 CHUNK = 4096  # rows read at a time
+AT_ONCE = 256  # rows that are asked for by number in one query
 _PLACE = {modality.value: place for place, modality in enumerate(MODALITIES)}
 _INSERT = (
     "INSERT INTO items (row, id, modality, path, text, source, meta, size, mtime_ns, ctime_ns, seen_ns, "
@@ -160,13 +161,13 @@ class Truth(StoredPassages):
 
     def records(self, rows: Iterable[int]) -> dict[int, Record]:
         """The items of these rows, without vectors; rows that are gone are left out."""
-        found = {}
+        wanted = [int(row) for row in rows]
+        found: dict[int, Record] = {}
         with self.use():
-            for row in rows:
-                for values in self.connection.execute(
-                    f"SELECT {_CONTENT} FROM items WHERE row = ?", (int(row),)
-                ):
-                    found[int(row)] = self._record(values)
+            for start in range(0, len(wanted), AT_ONCE):
+                some = wanted[start : start + AT_ONCE]
+                query = f"SELECT {_CONTENT} FROM items WHERE row IN ({', '.join('?' * len(some))})"
+                found |= {values[0]: self._record(values) for values in self.connection.execute(query, some)}
         return found
 
     def record(self, id: str) -> tuple[int, Record] | None:
