@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 
 from genius.cli import VERBS, app
 from genius.data.mbeir import MBeir
+from genius.decode.model import Decoder
+from genius.decode.shape import DecoderShape
 from genius.errors import BadInput
 from genius.evaluate.options import EvalOptions, FrontierOptions, GenerativeConfig
 from genius.evaluate.provenance import commit
@@ -224,6 +226,14 @@ def test_every_system_can_be_made(tiny_model, tmp_path):
         ("both", "lookup", "lookup", 200),
     ],
 )
+def test_no_system_has_two_names(tiny_model, tmp_path):
+    model = tiny_model()
+    model.decoder = Decoder(DecoderShape(8, (3, 16, 16), 1, 16, 1, 16, 32, prefix=2))
+    made = make_systems(list(OURS), SystemContext(model, None, None, tmp_path))
+    settings = [json.dumps({"kind": type(s).__name__, **s.settings}, sort_keys=True) for s in made]
+    assert len(set(settings)) == len(made) == len(OURS)
+
+
 def test_options_come_from_the_model_unless_they_are_of_another_kind(
     tiny_model, tmp_path, usual, asked, method, beam
 ):
