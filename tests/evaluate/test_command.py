@@ -215,6 +215,14 @@ def test_every_system_can_be_made(tiny_model, tmp_path):
     assert all(json.dumps(dict(s.settings)) for s in made if s.name not in GENERATIVE)
 
 
+def test_no_system_has_two_names(tiny_model, tmp_path):
+    model = tiny_model()
+    model.decoder = Decoder(DecoderShape(8, (3, 16, 16), 1, 16, 1, 16, 32, prefix=2))
+    made = make_systems(list(OURS), SystemContext(model, None, None, tmp_path))
+    settings = [json.dumps({"kind": type(s).__name__, **s.settings}, sort_keys=True) for s in made]
+    assert len(set(settings)) == len(made) == len(OURS)
+
+
 @pytest.mark.parametrize(
     ("usual", "asked", "method", "beam"),
     [
@@ -226,14 +234,6 @@ def test_every_system_can_be_made(tiny_model, tmp_path):
         ("both", "lookup", "lookup", 200),
     ],
 )
-def test_no_system_has_two_names(tiny_model, tmp_path):
-    model = tiny_model()
-    model.decoder = Decoder(DecoderShape(8, (3, 16, 16), 1, 16, 1, 16, 32, prefix=2))
-    made = make_systems(list(OURS), SystemContext(model, None, None, tmp_path))
-    settings = [json.dumps({"kind": type(s).__name__, **s.settings}, sort_keys=True) for s in made]
-    assert len(set(settings)) == len(made) == len(OURS)
-
-
 def test_options_come_from_the_model_unless_they_are_of_another_kind(
     tiny_model, tmp_path, usual, asked, method, beam
 ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -29,9 +30,22 @@ def script(load_file: Callable[[Path], ModuleType], monkeypatch: pytest.MonkeyPa
     return load_file(SCRIPT)
 
 
-def measure(script: ModuleType, root: Path, run_folder: Path, cache: Path, **values: Any) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def data(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny dataset with a pool for each row of test."""
+    own = tmp_path_factory.mktemp("data") / "flags"
+    shutil.copytree(root, own)
+    pools = own / "cand_pool"
+    (pools / "local").mkdir()
+    for task in (0, 2, 3):
+        union = pools / "global" / "mbeir_union_test_cand_pool.jsonl"
+        shutil.copy(union, pools / "local" / f"mbeir_flags_task{task}_cand_pool.jsonl")
+    return own
+
+
+def measure(script: ModuleType, data: Path, run_folder: Path, cache: Path, **values: Any) -> dict[str, Any]:
     options = {"seeds": 2, "more": 2, "rates": RATES, "baselines": ["irgen"], "change": SMALL} | values
-    *_, last = script.main(root, model=str(run_folder / "model"), cache=cache, **options)
+    *_, last = script.main(data, model=str(run_folder / "model"), cache=cache, **options)
     return dict(last)
 
 
@@ -50,9 +64,9 @@ def test_the_default_is_the_decoder_of_our_recipe() -> None:
 
 
 def test_rates_are_chosen_on_val_and_test_is_searched_with_each_seed(
-    script: ModuleType, root: Path, run_folder: Path, tmp_path: Path
+    script: ModuleType, data: Path, run_folder: Path, tmp_path: Path
 ) -> None:
-    found = measure(script, root, run_folder, tmp_path)
+    found = measure(script, data, run_folder, tmp_path)
     assert found["samples"] == STEPS * 32
     assert not found["complete"]  # one of six baselines
     irgen = found["baselines"]["irgen"]
@@ -70,14 +84,14 @@ def test_rates_are_chosen_on_val_and_test_is_searched_with_each_seed(
 
 
 def test_a_run_that_is_out_of_time_goes_on_at_its_last_checkpoint(
-    script: ModuleType, root: Path, run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: ModuleType, data: Path, run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values: dict[str, Any] = {"seeds": 1, "more": 1, "rates": RATES[1:]}
-    whole = measure(script, root, run_folder, tmp_path / "whole", **values)
+    whole = measure(script, data, run_folder, tmp_path / "whole", **values)
     ticks = itertools.chain([0.0] * 12, itertools.repeat(math.inf))  # of the clock, one a step
     with monkeypatch.context() as patch:
         patch.setattr(generative, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
-        stopped = measure(script, root, run_folder, tmp_path / "parts", **values, budget=1e9)
+        stopped = measure(script, data, run_folder, tmp_path / "parts", **values, budget=1e9)
     assert stopped["baselines"] == {} and not stopped["complete"]
     assert "irgen: no time is left at step 12" in stopped["stopped"]
 
@@ -91,7 +105,7 @@ def test_a_run_that_is_out_of_time_goes_on_at_its_last_checkpoint(
             train(self, *arguments)
 
     monkeypatch.setattr(generative.GenerativeBaseline, "_train", counted)
-    resumed = measure(script, root, run_folder, tmp_path / "parts", **values)
+    resumed = measure(script, data, run_folder, tmp_path / "parts", **values)
     assert len(steps) == (STEPS - 10) + STEPS  # the rest on val, then all on test
     for result in (whole, resumed):
         del result["baselines"]["irgen"]["seconds"]

@@ -185,9 +185,7 @@ class SystemContext:
             from genius.evaluate.cache import key_of, read_items
 
             if "train" not in self.dataset.splits():
-                raise BadInput(
-                    "no train split to learn centroids from: leave the systems called …-train out"
-                )
+                raise BadInput("no train split to learn centroids from: leave the systems called …-train out")
             items = sorted(self.dataset.pool("train", None), key=lambda item: key_of(item.id.encode()))
             sample = read_items(items[:TRAIN_ITEMS], fuses=self.embedder.fuses)
             self._train_items.append(self.embedder.pool(sample).phi)
