@@ -177,6 +177,9 @@ def test_how_codes_are_scored_is_chosen_on_val(colours, genius, monkeypatch):
     assert by_score["cosine"] == found["mean"]["pq"]["headline"]  # val is a copy of test here
     shown = genius("--systems", "pq", "--format", "markdown").stdout
     assert "pq: scored by cosine, chosen on val (cosine " in shown
+    monkeypatch.setattr("genius.evaluate.run.best_score", lambda found: "product")
+    other = json.loads(genius("--systems", "pq", "--format", "json").stdout)
+    assert "score" not in other["systems"]["pq"]  # FAISS's own, the product
 
 
 def test_the_better_score_wins():
