@@ -26,7 +26,6 @@ from _harness import Timer, run
 from genius.config import load_recipe
 from genius.data.base import Dataset, open_dataset
 from genius.evaluate.baselines.generative import KINDS, GenerativeBaseline, OutOfTime
-from genius.evaluate.embeddings import Embedder
 from genius.evaluate.evaluator import Evaluator
 from genius.evaluate.frontier import machine
 from genius.evaluate.options import EvalOptions, GenerativeConfig
@@ -47,9 +46,9 @@ class Study:
     ) -> None:
         self.dataset, self.model, self.cache = dataset, model, cache
         self.config, self.device, self.until = config, device, until
-        self.embedder = Embedder(model, cache)
-        self._contexts = {split: self._context(split) for split in ("val", "test")}
         evaluator = Evaluator(dataset, model, EvalOptions(split="val"), cache)
+        self.embedder = evaluator.embedder
+        self._contexts = {split: self._context(split) for split in ("val", "test")}
         self._val_pool, self._val_rows = evaluator.universal_rows()
 
     def curve(self, name: str, config: GenerativeConfig) -> Curve:
