@@ -137,6 +137,7 @@ def main(
         scores={name: best_score(found) for name, found in chosen.items()},
     )  # fmt: skip
     result: dict[str, Any] = {
+        "complete": False,
         "model": {"name": loaded.name, "fingerprint": loaded.fingerprint},
         "queries": {"of each row, at most": queries, "test": len(test.queries), "val": len(val.queries)},
         "real_items": {"test": len(test.pool), "val": len(val.pool)},
@@ -157,6 +158,7 @@ def main(
                 yield result
         del pool
         result["val"].append(beams_on_val(val, spread, max(size, len(val.pool)), beams))
+        result["complete"] = size == max(sizes)
         yield result
 
 

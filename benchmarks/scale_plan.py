@@ -112,6 +112,8 @@ def accuracy(found: dict[str, Any]) -> list[str]:
     }
     before, between, after = (filled[name].format(**known).strip() for name in ("before", "between", "after"))
     numbers = range(1, len(sizes) + 1)
+    if not found.get("complete"):
+        after += " The run was ended before its larger sizes."
     shown = ["![Exact search as pools grow by real and by made items](pictures/calibration.png)", ""]
     return [
         "## Accuracy", "", before, "", *table(rows, numbers), "", between, "", *table(grown, numbers), "",

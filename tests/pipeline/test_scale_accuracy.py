@@ -58,4 +58,5 @@ def test_the_section_of_the_page(found: dict[str, Any]) -> None:
     assert f"| genius | {genius:.2f} | – |" in section
     assert "| re-ranked by vectors, beam 20 |" in section
     assert "At a billion items nobody knows" in section
+    assert found["complete"] and "The run was ended" not in section
     assert "pictures/calibration.png" in section
