@@ -167,7 +167,7 @@ def test_centroids_of_other_items(clusters, make):
     for system in (own, other):
         system.index(clusters.pool)
     assert clusters.hit(own.search(clusters.encoded, 10)) > clusters.hit(other.search(clusters.encoded, 10))
-    assert own.bytes_per_item() == other.bytes_per_item()
+    assert own.bytes_per_item() == pytest.approx(other.bytes_per_item(), abs=0.1)
 
 
 def test_residual_codes_are_learned_with_the_settings_of_faiss():
