@@ -1,9 +1,10 @@
-"""Small sabotages of the store and the server's gate: does the suite notice each of them?
+"""Small sabotages of the store, the server's gate and the bench: does the suite notice each of them?
 
-    python benchmarks/mutations.py                       # all: benchmarks/results/mutations.json
+    python benchmarks/mutations.py                       # the first list: benchmarks/results/mutations.json
+    python benchmarks/mutations.py --list bench          # mutations_bench.toml: bench, recipes, formats
     python benchmarks/mutations.py --only key --out -    # those whose name has `key`
 
-Each entry of mutations.toml replaces one text by another in one file of a copy of the tree and runs the tests
+Each entry of a list replaces one text by another in one file of a copy of the tree and runs the tests
 it names; a test must fail. All named tests pass without any change, which is checked first.
 """
 
@@ -27,8 +28,7 @@ from typing import Any
 from _harness import provenance
 
 ROOT = Path(__file__).parents[1]
-LIST = Path(__file__).with_name("mutations.toml")
-RESULTS = Path(__file__).parent / "results" / "mutations.json"
+RESULTS = Path(__file__).parent / "results"
 COPIED = ("src", "tests", "benchmarks", "pyproject.toml", "README.md", "docs", "recipes")
 LIMIT_S = 300.0  # tests that take longer have hung, which is noticed, too
 
@@ -54,8 +54,8 @@ class Mutation:
         file.write_text(text.replace(self.old, self.new))
 
 
-def read_list(file: Path = LIST) -> list[Mutation]:
-    """The entries of the list."""
+def read_list(file: Path) -> list[Mutation]:
+    """The entries of a list."""
     entries = tomllib.loads(file.read_text())["mutation"]
     return [Mutation(**{**entry, "tests": tuple(entry["tests"])}) for entry in entries]
 
@@ -114,9 +114,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default="", help="A part of the names.")
-    parser.add_argument("--out", default=str(RESULTS))
+    parser.add_argument("--list", default="", help="Which list: bench, or nothing for the first.")
+    parser.add_argument("--out", help="A file, or - for none.")
     options = parser.parse_args()
-    mutations = [mutation for mutation in read_list() if options.only in mutation.name]
+    name = f"mutations_{options.list}" if options.list else "mutations"
+    listed = read_list(Path(__file__).with_name(f"{name}.toml"))
+    mutations = [mutation for mutation in listed if options.only in mutation.name]
     about = provenance()
     with tempfile.TemporaryDirectory(prefix="genius-mutations-") as scratch:
         found = check(mutations, Path(scratch))
@@ -127,8 +130,9 @@ def main() -> None:
     if options.out == "-":
         print(text, end="")
     else:
-        Path(options.out).write_text(text)
-        print(options.out)
+        file = Path(options.out) if options.out else RESULTS / f"{name}.json"
+        file.write_text(text)
+        print(file)
     if survivors:
         raise SystemExit(f"not noticed: {', '.join(survivors)}")
 

@@ -1,6 +1,6 @@
 """A capacity plan for 10 million to 10 billion items: docs/scale.md, computed from measured figures.
 
-    python benchmarks/scale_plan.py            # writes docs/scale.md
+    python benchmarks/scale_plan.py            # writes docs/scale.md and the picture in it
 
 Every number on the page is computed here, from a file in benchmarks/results or from an assumption that the
 page names; scale_plan.toml has the inputs, formulas and sentences. `tests/test_scale_plan.py` fails when the
@@ -19,6 +19,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "scale.md"
 PLAN = tomllib.loads((HERE / "scale_plan.toml").read_text(encoding="utf-8"))
+ACCURACY = HERE / "results" / "scale_accuracy.json"
 SIZES = (10**7, 10**8, 10**9, 10**10)
 
 
@@ -89,6 +90,50 @@ def table(rows: list[list[str]], numbers: range) -> list[str]:
     return [f"| {' | '.join(head)} |", *marks, *(f"| {' | '.join(row)} |" for row in rest)]
 
 
+def accuracy(found: dict[str, Any]) -> list[str]:
+    """What is found as pools grow: shares of exact search, from scale_accuracy.json."""
+    sizes = [f"{point['items']:,}" for point in found["test"]]
+    rows = [["system", *sizes]]
+    for name in dict.fromkeys(name for point in found["test"] for name in point["hit@5"]):
+        rows.append([name, *(share(point["hit@5"], name) for point in found["test"])])
+    exact = [f"{100 * point['hit@5']['exact']:.1f} %" for point in found["test"]]
+    rows[1:2] = [["exact, hit@5", *exact]]
+    grown = [["on val", *(f"{point['items']:,}" for point in found["val"])]]
+    grown.append(["all codes compared", *(share(point, "all codes") for point in found["val"])])
+    for rerank in ("codes", "vectors"):
+        for beam in found["val"][0][rerank]:
+            cells = [share({"exact": p["exact"], **p[rerank]}, beam) for p in found["val"]]
+            grown.append([f"re-ranked by {rerank}, beam {beam}", *cells])
+    filled = PLAN["accuracy"]
+    known = {
+        "real": f"{found['real_items']['test']:,}",
+        "largest": sizes[-1],
+        "test": found["queries"]["test"],
+    }
+    before, between, after = (filled[name].format(**known).strip() for name in ("before", "between", "after"))
+    numbers = range(1, len(sizes) + 1)
+    if not found.get("complete"):
+        after += " The run was ended before its larger sizes."
+    shown = ["![Exact search as pools grow by real and by made items](pictures/calibration.png)", ""]
+    return [
+        "## Accuracy", "", before, "", *table(rows, numbers), "", between, "", *table(grown, numbers), "",
+        after, "", *(shown if found["calibration"] else []),
+    ]  # fmt: skip
+
+
+def share(hits: dict[str, float], name: str) -> str:
+    """A hit rate as a share of exact search's; – where it was not measured."""
+    return f"{hits[name] / hits['exact']:.2f}" if name in hits and hits["exact"] else "–"
+
+
+def draw(found: dict[str, Any], file: Path) -> None:
+    """The calibration of made items as a picture."""
+    from genius.plots.frontier import calibration
+    from genius.plots.style import png
+
+    file.write_bytes(png(calibration(found)))
+
+
 def page() -> str:
     """The whole of docs/scale.md."""
     by_size = [Values(items) for items in SIZES]
@@ -108,6 +153,8 @@ def page() -> str:
             cells = [known.of(f"{line['show']}({line['value']})") for known in by_size]
             rows.append([line["what"], f"`{line['formula']}`", *cells])
         text += [f"## {title}", "", *table(rows, range(2, 6)), ""]
+    if ACCURACY.is_file():
+        text += accuracy(json.loads(ACCURACY.read_text()))
     limits = [f"{rank}. {values.fill(limit)}" for rank, limit in enumerate(PLAN["limits"], 1)]
     inputs = [["symbol", "what", "value", "from"]]
     for figure in PLAN["inputs"]:
@@ -120,3 +167,5 @@ def page() -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    if ACCURACY.is_file() and (measured := json.loads(ACCURACY.read_text()))["calibration"]:
+        draw(measured, PAGE.parent / "pictures" / "calibration.png")

@@ -143,6 +143,9 @@ def test_pairs_of_a_training_set():
         [True, True],
     ]
     assert pairs.item_modality.tolist() == [IMAGE, PAIR]
+    halves = pairs_of(data, images.astype(np.float16), texts.astype(np.float16))
+    assert halves.images.dtype == halves.texts.dtype == torch.float16  # as they are cached
+    assert pairs.images.dtype == torch.float32
     image, text = pairs.query_parts(torch.tensor([0, 1]))
     assert image.tolist() == [[0, 0, 0], [0, 0, 1]]
     assert text.tolist() == [[-1, 0, 0], [0, 0, -1]]

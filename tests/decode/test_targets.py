@@ -95,6 +95,23 @@ def test_loss_of_hard_soft_and_mixed_targets() -> None:
     torch.testing.assert_close(mixed, torch.tensor([expected[0], wanted]))
 
 
+def test_a_hard_term_without_weight_is_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    plain = F.cross_entropy
+
+    def counted(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        calls.append(target.dtype)
+        return plain(scores, target)
+
+    monkeypatch.setattr(F, "cross_entropy", counted)
+    logits = [torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 1.0, 3.0]])]
+    soft = torch.tensor([[0.2, 0.5, 0.3]])
+    level_losses(logits, CODES, [soft])
+    assert calls == [torch.int64, torch.float32]  # the first level, which is always hard, and the soft one
+    level_losses(logits, CODES, [soft], hard_share=0.25)
+    assert len(calls) == 5
+
+
 def test_targets_carry_no_gradient_and_ignore_autocast() -> None:
     z = F.normalize(torch.randn(8, 2, generator=torch.Generator().manual_seed(0)), dim=1).requires_grad_()
     codes = torch.tensor([[0, 1]]).expand(8, 2)

@@ -5,6 +5,7 @@ Commands that tests/docs/test_pages.py can run are also run there.
 
 from __future__ import annotations
 
+import ast
 import re
 import runpy
 import shlex
@@ -38,6 +39,17 @@ def _lines() -> list[tuple[str, str]]:
     for recipe in sorted((REPOSITORY / "recipes").glob("*.toml")):
         lines = re.findall(r"^#   ((?:genius|torchrun|python|make) .*)$", recipe.read_text(), re.MULTILINE)
         found += [(recipe.name, re.sub(r"  +[a-z(].*$", "", line)) for line in lines]
+    return list(dict.fromkeys(found))
+
+
+def _docstrings() -> list[tuple[str, str]]:
+    """The commands at the head of modules and scripts, each on a line of its own."""
+    found = []
+    for folder in ("src", "benchmarks", "docs"):
+        for file in sorted((REPOSITORY / folder).rglob("*.py")):
+            told = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")), clean=False) or ""
+            lines = re.findall(r"^ {4}((?:genius|torchrun|python|make) .*)$", told, re.MULTILINE)
+            found += [(file.name, re.split(r"  +", line)[0]) for line in lines]
     return list(dict.fromkeys(found))
 
 
@@ -222,6 +234,20 @@ CHECKS: dict[str, Callable[[list[str]], None]] = {
 @pytest.mark.parametrize(("page", "line"), _lines())
 def test_command_is_understood(page, line):
     understood(line)
+
+
+@pytest.mark.parametrize(("file", "line"), _docstrings())
+def test_command_in_a_docstring_is_understood(file, line):
+    """Also that a recipe has the stage which it is said to train."""
+    understood(line)
+    words = shlex.split(line, comments=True)
+    if "train" in words:
+        stage, recipe = words[words.index("train") + 1 :][:2]
+        table = {"encoder": "encoder_training", "quantizer": "quantizer_training"}.get(
+            stage, "decoder_training"
+        )
+        loaded = load_recipe(REPOSITORY / recipe)
+        assert getattr(loaded, table) or (stage == "encoder" and loaded.distillation)
 
 
 @pytest.mark.parametrize(("page", "line"), _inline())

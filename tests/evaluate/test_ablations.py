@@ -12,9 +12,10 @@ from scipy.stats import spearmanr
 from genius.config import load_recipe
 from genius.data.base import Row
 from genius.errors import BadInput, TrainingStopped
-from genius.evaluate.ablations import LARGE, SYSTEMS, AblationRunner, choose_variants, variants_of
+from genius.evaluate.ablations import LARGE, AblationRunner, choose_variants, variants_of
 from genius.evaluate.protocol import match_qrels, row_metrics
-from genius.evaluate.report.studies import _rank_correlation, ablation_table, agreement
+from genius.evaluate.report.seeds import seeds_table
+from genius.evaluate.report.studies import _rank_correlation, ablation_table, ablation_tables, agreement
 from genius.evaluate.results import Entry, Results
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
@@ -23,15 +24,15 @@ VARIANTS = variants_of(load_recipe(RECIPE, ["quantizer.levels=9"]), beam=50)
 
 
 def results(hits):
-    """Both systems find the answers of the first `hits` of 50 queries."""
+    """Each system finds the answers of so many of 50 queries, the first ones."""
     row = Row("emoji", 0)
     queries = [str(n) for n in range(50)]
     matched = match_qrels(row, queries, {q: {"a": 1} for q in queries}, {"a": 0, "b": 1})
-    ranked = np.array([[0 if n < hits else 1] for n in range(50)])
-    entries = [
-        Entry(row_metrics(row, "universal", system, matched, [ranked], 2), "f", "p", "q", 9, 1.0)
-        for system in SYSTEMS
-    ]
+    entries = []
+    for system, found in hits.items():
+        ranked = np.array([[0 if n < found else 1] for n in range(50)])
+        metrics = row_metrics(row, "universal", system, matched, [ranked], 2)
+        entries.append(Entry(metrics, "f", "p", "q", 9, 1.0))
     return Results("universal", "test", "bench", "base", "abc", entries, versions={})
 
 
@@ -39,13 +40,13 @@ class Bench:
     """Stands in for training and evaluator; notes what was asked of it."""
 
     def __init__(self, hits):
-        self.hits, self.trained, self.saved, self.said = hits, [], [], []
+        self.hits, self.trained, self.saved, self.said, self.evaluated = hits, [], [], [], []
 
-    def run(self, variants, folder, seeds=1, overrides=(), command="genius ablate"):
+    def run(self, variants, folder, seeds=1, overrides=(), command="genius ablate", compare=()):
         keep = lambda outcome: self.saved.append(dict(outcome))  # noqa: E731
         by = {"command": command, "commit": "0123abc"}
         runner = AblationRunner(
-            RECIPE, overrides, folder, seeds, self.train, self.evaluate, self.said.append, keep, by
+            RECIPE, overrides, folder, seeds, self.train, self.evaluate, self.said.append, keep, by, compare
         )
         return runner.run(variants)
 
@@ -59,8 +60,10 @@ class Bench:
         (folder / "model" / "quantizer.safetensors").write_text(f"of {folder.name}")
         (folder / "model" / "decoder.safetensors").write_text("")
 
-    def evaluate(self, model, beam):
-        return results(self.hits.get(f"beam {beam}" if beam else model.parent.name, 10))
+    def evaluate(self, model, beam, systems):
+        self.evaluated.append((model.parent.name, systems))
+        own = self.hits.get(f"beam {beam}" if beam else model.parent.name, 10)
+        return results({name: self.hits.get(name, own) for name in systems})
 
 
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if not v.beam], ids=lambda v: v.name)
@@ -159,6 +162,36 @@ def test_seeds_are_averaged_and_shown(tmp_path):
     assert "means of 2 seeds" in ablation_table(outcome).notes
 
 
+def test_a_win_is_one_under_every_seed_of_training(tmp_path):
+    hits = {"base": 30, "base-seed1": 31, "exact": 40, "faiss-rq": 10, "pq": 29}
+    bench = Bench(hits)
+    compare = ["exact", "lookup+codes", "lookup+vectors", "faiss-rq", "pq"]
+    outcome = bench.run([], tmp_path, seeds=2, compare=compare)
+    others = ["exact", "faiss-rq", "pq"]
+    assert [e for e in bench.evaluated if set(e[1]) & set(others)] == [("base", others)]  # once
+    found = json.loads(json.dumps(outcome))["over_seeds"]
+    assert found["systems"]["lookup+codes"]["by_seed"] == pytest.approx([0.6, 0.62])
+    assert found["systems"]["lookup+codes"]["deviation"] == pytest.approx(0.01414, abs=1e-4)
+    verdicts = {(each["one"], each["other"]): each["verdict"] for each in found["comparisons"]}
+    assert verdicts == {
+        ("lookup+codes", "faiss-rq"): "better",
+        ("lookup+codes", "pq"): "even",
+        ("lookup+vectors", "exact"): "worse",
+    }
+    table = seeds_table(found)
+    (line,) = [line for line in table.lines if line[0] == "lookup+codes"]
+    assert line[1:5] == ["training", "61.0 [47.0, 74.0]", "1.4", "60.0, 62.0"]
+    assert any(n.startswith("lookup+codes is better than faiss-rq under all seeds") for n in table.notes)
+    assert [t.title for t in ablation_tables(outcome)] == [table.title]  # no variants, no table of them
+    hits["base-seed1"] = 11  # one seed is hardly better than faiss-rq
+    lucky = Bench(hits).run([], tmp_path / "lucky", seeds=2, compare=compare)["over_seeds"]
+    (rq,) = [each for each in lucky["comparisons"] if each["other"] == "faiss-rq"]
+    assert rq["interval"][0] > 0  # their mean is
+    assert rq["verdict"] == "even"
+    with pytest.raises(BadInput, match="--compare needs some of genius"):
+        Bench(hits).run([], tmp_path, seeds=2, compare=["exact"])
+
+
 def test_agreement_with_the_paper_is_said_by_name(tmp_path):
     hits = {"base": 30, "no-modality-level": 10, "no-agreement-loss": 30, "no-query-augmentation": 45}
     wanted = choose_variants("no modality level, no agreement loss, no query augmentation", VARIANTS)
@@ -230,5 +263,6 @@ def test_names_choose_variants():
     usual = choose_variants("", VARIANTS)
     assert {v.name for v in VARIANTS} - {v.name for v in usual} == LARGE
     assert choose_variants("all", VARIANTS) == VARIANTS
+    assert choose_variants("none", VARIANTS) == []
     assert {v.beam for v in choose_variants("beam", VARIANTS)} == {1, 5, 10, 20, 30}
     assert [v.name for v in choose_variants("no fusion,beam 1", VARIANTS)] == ["no fusion", "beam 1"]

@@ -70,6 +70,19 @@ def test_damage_is_noticed_and_the_rest_is_kept(tmp_path, damage):
     assert open_cache(tmp_path).gather(keys("a", "b")).tolist() == rows(1, 2).tolist()
 
 
+def test_two_that_write_to_one_folder_see_each_other(tmp_path):
+    first, second = (ArrayCache(tmp_path, "model", 2, "float32") for _ in range(2))
+    keys = [key_of(name) for name in (b"a", b"b", b"c")]
+    rows = np.arange(6, dtype=np.float32).reshape(3, 2)
+    first.add(keys[:2], rows[:2])
+    second.add(keys[:1], rows[:1])  # it had not looked: another file, not the first one's
+    assert (first.gather(keys[:2]) == rows[:2]).all()
+    assert second.missing(keys) == [2]
+    second.add(keys[2:], rows[2:])
+    assert first.missing(keys) == []
+    assert (first.gather(keys) == rows).all()
+
+
 def test_parts_of_a_key_do_not_run_together():
     assert key_of(b"ab", b"c") != key_of(b"a", b"bc") != key_of(b"abc")
     assert key_of(b"", b"a") != key_of(b"a", b"")

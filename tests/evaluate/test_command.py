@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 
 from genius.cli import VERBS, app
 from genius.data.mbeir import MBeir
+from genius.decode.model import Decoder
+from genius.decode.shape import DecoderShape
 from genius.errors import BadInput
 from genius.evaluate.options import EvalOptions, FrontierOptions, GenerativeConfig
 from genius.evaluate.provenance import commit
@@ -175,6 +177,9 @@ def test_how_codes_are_scored_is_chosen_on_val(colours, genius, monkeypatch):
     assert by_score["cosine"] == found["mean"]["pq"]["headline"]  # val is a copy of test here
     shown = genius("--systems", "pq", "--format", "markdown").stdout
     assert "pq: scored by cosine, chosen on val (cosine " in shown
+    monkeypatch.setattr("genius.evaluate.run.best_score", lambda found: "product")
+    other = json.loads(genius("--systems", "pq", "--format", "json").stdout)
+    assert "score" not in other["systems"]["pq"]  # FAISS's own, the product
 
 
 def test_the_better_score_wins():
@@ -211,6 +216,14 @@ def test_every_system_can_be_made(tiny_model, tmp_path):
     made = make_systems(lookups, context)
     assert [system.name for system in made] == lookups
     assert all(json.dumps(dict(s.settings)) for s in made if s.name not in GENERATIVE)
+
+
+def test_no_system_has_two_names(tiny_model, tmp_path):
+    model = tiny_model()
+    model.decoder = Decoder(DecoderShape(8, (3, 16, 16), 1, 16, 1, 16, 32, prefix=2))
+    made = make_systems(list(OURS), SystemContext(model, None, None, tmp_path))
+    settings = [json.dumps({"kind": type(s).__name__, **s.settings}, sort_keys=True) for s in made]
+    assert len(set(settings)) == len(made) == len(OURS)
 
 
 @pytest.mark.parametrize(

@@ -227,6 +227,14 @@ def test_unknown_split_and_setting(colours, tiny_model, tmp_path):
         evaluate(colours, tiny_model(), tmp_path, "global")
 
 
+def test_queries_about_one_photo_are_one_group_in_all_rows(colours, tiny_model, tmp_path):
+    """A text asks for a picture, and the same picture, under another name, asks for a text."""
+    metrics = evaluate(colours, tiny_model(), tmp_path).metrics_of("exact")
+    texts, pictures = (metrics[Row("colours", task)].groups.tolist() for task in (0, 3))
+    assert texts == pictures
+    assert len(set(texts)) == 8
+
+
 def test_what_is_to_be_encoded_is_known_before(colours, tiny_model, tmp_path):
     model = tiny_model()
     evaluator = Evaluator(MBeir(colours.path), model, EvalOptions(), tmp_path)

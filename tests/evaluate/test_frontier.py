@@ -208,6 +208,27 @@ def run(colours, tiny_model, tmp_path, monkeypatch):
     return run
 
 
+def test_made_items_are_calibrated_on_val(run, colours, monkeypatch):
+    """val has three of the colours; what is calibrated on has as many items."""
+    seen = []
+
+    def calibrate(pool, queries, qrels):
+        seen.append((len(pool), len(queries)))
+
+    monkeypatch.setattr("genius.evaluate.frontier.calibrate", calibrate)
+    run("bench", "--systems", "lookup+codes", "--format", "json")
+    assert seen == [(16, 16)]  # no val: the pool itself
+    for file in [*colours.path.glob("query/test/*"), *colours.path.glob("qrels/test/*")]:
+        copy = Path(str(file).replace("/test/", "/val/").replace("_test", "_val"))
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_text("".join(file.read_text().splitlines(keepends=True)[:3]))
+    for file in colours.path.glob("cand_pool/local/*"):
+        lines = file.read_text().splitlines(keepends=True)
+        file.with_name(file.name.replace("_cand", "_val_cand")).write_text("".join(lines[:3]))
+    run("bench", "--systems", "lookup+codes", "--format", "json")
+    assert seen[1] == (6, 6)
+
+
 def test_bench(run):
     systems = ("--systems", "lookup+codes,hnsw")
     frontier = json.loads(run("bench", *systems, "--format", "json"))

@@ -19,6 +19,7 @@ from genius.evaluate.report.studies import (
     frontier_table,
     hit_table,
     relative,
+    share_table,
     with_full_hit_rates,
 )
 from genius.evaluate.report.tables import published_table, shares_table, text_to_image_table
@@ -241,12 +242,89 @@ def test_the_published_pages_are_those_of_the_numbers():
     results = [read("results-universal"), read("results-local")]
     folder = "../benchmarks"
     inputs = ReportInputs(
-        results, frontiers, read("ablations"), pictures, f"{folder}/results", f"{folder}/data/README.md"
+        results,
+        frontiers,
+        read("ablations"),
+        pictures=pictures,
+        numbers=f"{folder}/results",
+        data=f"{folder}/data/README.md",
     )
     for path, text in pages(inputs).items():
         lines = [line for line in text.splitlines() if not line.startswith("![")]
         shown = [line for line in (docs / path).read_text().splitlines() if not line.startswith("![")]
         assert lines == shown, f"docs/{path}: run `genius report --numbers benchmarks/results --to docs`"
+
+
+def trained_baseline(rate, hits):
+    """A generative baseline as benchmarks/generative.py measures it."""
+    curve = [[step, hit] for step, hit in zip(range(500, 4001, 500), hits, strict=True)]
+    row = {"dataset": "emoji", "task": 0, "hit@5": 0.31}
+    test = {"headline": 0.31, "interval": [0.3, 0.33], "seeds": [0.3, 0.32], "seed_deviation": 0.014}
+    return {
+        "task": 0,
+        "rates": [{"rate": rate, "curve": curve}, {"rate": 1.0, "curve": [[4000, 0.0]]}],
+        "rate": rate,
+        "more": {"times": 4, "curve": [[16000, hits[-1] + 0.004]]},
+        "test": {setting: test | {"rows": [row]} for setting in ("universal", "local")},
+    }
+
+
+def test_generative_baselines_are_shown_with_their_curve_and_never_out_of_older_files(results):
+    entries = [
+        *results.entries,
+        entry("irgen", Row("emoji", 0), range(13), 7),
+        entry("genius", Row("emoji", 0), range(25), 9),
+        entry("genius+codes", Row("emoji", 0), range(24), 9),
+    ]
+    old = Results("universal", "test", "bench", "mini", "abc", entries, versions={})
+    for page in written(old, frontiers=[FRONTIER]).values():
+        assert "13.0" not in page and "genius+codes" not in page
+    outcome = {
+        "command": "python benchmarks/generative.py --data BENCH",
+        "samples": 2048000,
+        "seeds": 2,
+        "training": {"network": [4, 256, 4, 64, 1024]},
+        "baselines": {"irgen": trained_baseline(1e-3, [0.05, 0.1, 0.2, 0.25, 0.28, 0.3, 0.31, 0.32])},
+    }
+    found = written(old, generative=outcome, numbers="n")
+    page = found["appendix/generative.md"]
+    assert "| irgen | 0.001 | 31.0 ± 1.4 | 25.0 | 80.0 |" in page  # beside genius and exact on that row
+    assert "| irgen | 10.0 | 25.0 | 30.0 | 32.0 | +2.0 | +0.4 |" in page
+    assert "| 4,000 steps | last quarter | 4 times the samples |" in page
+    assert "the best of 0.001, 1 on val" in page
+    assert "[GRACE, IRGen and DSI](appendix/generative.md)" in found[MAIN]
+    assert "| IRGen | irgen | 68.9 | 50.7 | 31.0 |" in found["appendix/universal.md"]
+
+
+def test_what_holds_over_the_seeds_of_training_is_said_on_the_main_page(results):
+    compared = {"one": "fitted+codes", "other": "faiss-rq", "difference": 0.1, "interval": [0.05, 0.2]}
+    compared |= {"by_seed": [0.1, 0.1], "verdict": "even"}
+    system = {"mean": 0.5, "interval": [0.4, 0.6], "bytes_per_item": 9.0, "seeds_of": ""}
+    outcome = {
+        "command": "genius ablate recipes/bench.toml --seeds 2",
+        "seeds": 2,
+        "over_seeds": {
+            "setting": "universal",
+            "split": "test",
+            "systems": {"exact": system},
+            "comparisons": [compared],
+        },
+    }
+    found = written(results, seeds=[outcome], numbers="n")
+    assert "worse on 1 (emoji 0); 2 seeds of training: is even with it under all" in found[MAIN]
+    assert "| exact |  | 50.0 [40.0, 60.0] |  |  | 1.00 | 9.0 |" in found["appendix/seeds.md"]
+    assert "([numbers](../n/seeds-universal.json))" in found["appendix/seeds.md"]
+
+
+def test_shares_of_exact_search_at_sizes_with_made_items_need_a_calibration():
+    assert share_table(FRONTIER).header == ["system", "1,000 items"]
+    points = [{**p, "hit_at_5": 0.4} if p["system"] == "lookup+codes" else p for p in FRONTIER["points"]]
+    filled = [{"spread": 1.0, "hit_at_5": [0.5]}]
+    calibration = {"spread": 1.0, "base": 500, "sizes": [2000], "real": [0.5], "filled": filled}
+    table = share_table(FRONTIER | {"points": points, "calibration": calibration})
+    assert table.header == ["system", "1,000 items", "4,000 items"]
+    assert ["lookup+codes", "0.80", "0.80"] in [list(line) for line in table.lines]
+    assert table.notes[0] == "exact search itself: 50.0 % in 1,000, 50.0 % in 4,000"
 
 
 def test_a_crossover_is_extrapolated_to_twice_the_largest_pool_at_most():

@@ -73,10 +73,11 @@ def test_half_a_minute_of_chaos() -> None:
     assert found["faults_injected"] > 5
 
 
-def test_every_sabotage_of_the_mutation_check_can_be_carried_out() -> None:
+@pytest.mark.parametrize("name", ["mutations.toml", "mutations_bench.toml"])
+def test_every_sabotage_of_the_mutation_check_can_be_carried_out(name: str) -> None:
     """Its text is in the code once, and its tests are there; benchmarks/mutations.py runs them."""
     root = BENCHMARKS.parent
-    entries = tomllib.loads((BENCHMARKS / "mutations.toml").read_text())["mutation"]
+    entries = tomllib.loads((BENCHMARKS / name).read_text())["mutation"]
     assert len(entries) >= 25
     for entry in entries:
         assert (root / entry["file"]).read_text().count(entry["old"]) == 1, entry["name"]

@@ -196,6 +196,21 @@ def test_held_out_queries_are_for_the_stages_after_the_encoder(settings, tmp_pat
     assert len(val) == 90
 
 
+def test_stage_0_leaves_them_out_where_all_images_are_decoded_first(settings, tmp_path, monkeypatch) -> None:
+    own = tmp_path / "data"
+    shutil.copytree(settings["data.root"], own)
+    before = read_training_set(open_dataset("mbeir", own), "train")
+    before.images[0].write_bytes(b"no image")
+    seen = []
+    monkeypatch.setattr(stages, "train_stage", lambda encoder, table, splits, *_, **__: seen.append(splits))
+    few = {"encoder_training__resident": "true", "data__root": own}
+    train_stages(recipe(settings, **few), "encoder", tmp_path / "run")
+    (splits,) = seen
+    lost = sum(before.item_image == 0)
+    assert lost and len(splits.train.item_ids) == len(before.item_ids) - lost
+    assert 0 not in splits.train.item_image and 0 not in splits.train.query_image
+
+
 # --- mini ------------------------------------------------------------------------------------------------
 
 

@@ -106,6 +106,29 @@ def test_a_split_without_pictures(data: TrainingSet, tmp_path: Path) -> None:
     assert encode_set(Plain(), bare, tmp_path / "kept")[0].shape == (0, 4)
 
 
+def test_a_process_waits_for_the_files_of_the_others(tmp_path: Path, monkeypatch) -> None:
+    """It is the first of two; the other one needs longer, and no collective operation waits for it."""
+    monkeypatch.setattr(vectors.distributed, "world_size", lambda: 2)
+    monkeypatch.setattr(vectors.distributed, "rank", lambda: 0)
+    monkeypatch.setattr(vectors.distributed, "barrier", lambda: None)
+    inputs, made = [1.0, 2.0, 3.0, 4.0], []
+
+    def encode(part: list[float]) -> Array:
+        made.append(part)
+        return np.array([[value, value] for value in part], np.float32)
+
+    def other() -> None:
+        time.sleep(0.3)
+        np.save(tmp_path / "000000002.npy", np.full((2, 2), 9, np.float16))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    found = vectors.cached(tmp_path, inputs, 2, encode, 2)
+    thread.join()
+    assert made == [[1.0, 2.0]]  # its own file
+    assert found[:, 0].tolist() == [1, 2, 9, 9]
+
+
 def test_waiting_for_other_processes_ends_with_the_last_file(tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("a", "b", "c")]
     files[0].touch()

@@ -8,6 +8,7 @@ from torch import nn
 from genius.config import OptimiserConfig
 from genius.errors import BadInput, ModelMismatch, TrainingStopped
 from genius.seeding import generator_for
+from genius.training import loop
 from genius.training.log import read_log
 from genius.training.loop import run
 from genius.weights import save_weights
@@ -30,6 +31,35 @@ def regression(seed: int = 0):
 
 def losses(folder: Path) -> list[tuple[int, float]]:
     return [(line["step"], line["loss"]) for line in read_log(folder / "log.jsonl") if "loss" in line]
+
+
+@pytest.mark.parametrize(("clip", "most"), [(0.0, float("inf")), (0.5, 0.5)])
+def test_gradients_are_clipped_as_the_recipe_says(tmp_path, monkeypatch, clip, most):
+    given = []
+    plain = nn.utils.clip_grad_norm_
+
+    def noted(parameters, longest):
+        given.append(longest)
+        return plain(parameters, longest)
+
+    monkeypatch.setattr(nn.utils, "clip_grad_norm_", noted)
+    module, step = regression()
+    plan = PLAN.model_copy(update={"steps": 3, "clip": clip})
+    run("toy", module, step, plan, folder=tmp_path, seed=1, show=False)
+    assert given == [most] * 3
+
+
+def test_only_the_first_process_validates(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop.distributed, "is_main", lambda: False)
+    monkeypatch.setattr(loop.distributed, "broadcast_values", lambda values: {**values, "hit@5": 0.25})
+
+    def validate():
+        raise AssertionError("a process beside the first one validates")
+
+    module, step = regression()
+    plan = PLAN.model_copy(update={"steps": 6})
+    result = run("toy", module, step, plan, folder=tmp_path, seed=1, validate=validate, show=False)
+    assert result.metrics == {"hit@5": 0.25}  # what the first process found
 
 
 class Killed(Exception):

@@ -76,7 +76,7 @@ def bench(
     with progress() as show:
         name = data.resolve().name
         found = measure_frontier(dataset, name, loaded, model, options, workspace, log, show)
-    print_result(found, frontier_table(found), format_)
+    print_result(found, frontier_table(found), form=format_)
 
 
 def report(
@@ -163,10 +163,15 @@ def _write_pages(numbers: Path, to: Path) -> None:
         raise BadInput(f"{numbers} has no results-universal.json or results-local.json: give --data")
     frontiers = [read_json(file) for file in sorted(numbers.glob("frontier-*.json"))]
     ablations, data = numbers / "ablations.json", numbers.parent / "data" / "README.md"
+    seeds = [numbers / f"seeds-{each['setting']}.json" for each in found]
+    generative = numbers / "generative.json"
+    baselines = read_json(generative) if generative.is_file() else {"complete": False}
     inputs = ReportInputs(
         found,
         frontiers,
         read_json(ablations) if ablations.is_file() else None,
+        [read_json(file) for file in seeds if file.is_file()],
+        baselines if baselines["complete"] else None,
         {each["machine"]["device"]: _draw(each, to / "pictures") for each in frontiers},
         os.path.relpath(numbers, to),
         os.path.relpath(data, to) if data.is_file() else None,

@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -93,14 +93,17 @@ def evaluate(
         write_mteb(results, mteb)
     if save is not None:
         save_result(save, found, at)
-    print_result(found, results_table(found, intervals=intervals), format_)
+    print_result(found, results_table(found, intervals=intervals), form=format_)
 
 
 def ablate(
     recipe: Annotated[Path, typer.Argument(help="Recipe whose ablations are trained and compared.")],
     data: Root,
     variants: Annotated[
-        str, typer.Option(help="By comma: names, how they begin, or all (default: all but large decoders).")
+        str, typer.Option(help="By comma: names, how they begin, all or none (default: no large decoders).")
+    ] = "",
+    compare: Annotated[
+        str, typer.Option(help="Also compare these systems over the seeds of the recipe, e.g. all.")
     ] = "",
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Change a value of the recipe: a.b=value.")
@@ -117,13 +120,17 @@ def ablate(
     device: Device = DEVICE,
     layout: Layout = LAYOUT,
 ) -> None:
-    """Train the paper's ablations of a recipe and print their effects; a run that was stopped goes on."""
+    """Train the paper's ablations of a recipe and print their effects; a run that was stopped goes on.
+
+    With --variants none --compare all, only the recipe is trained, once for each seed, and its systems are
+    compared with exact search and FAISS: a win has to be one under every seed.
+    """
     from genius.config import load_recipe
     from genius.evaluate import run
-    from genius.evaluate.ablations import SYSTEMS, AblationRunner, choose_variants, variants_of
+    from genius.evaluate.ablations import AblationRunner, choose_variants, variants_of
     from genius.evaluate.provenance import commit
-    from genius.evaluate.report.studies import ablation_table
-    from genius.evaluate.systems import DECODER_BEAM
+    from genius.evaluate.report.studies import ablation_tables
+    from genius.evaluate.systems import DECODER_BEAM, system_names
     from genius.pipeline.stages import train_stages
 
     dataset, name = open_data(data, layout, datasets), data.resolve().name
@@ -131,9 +138,9 @@ def ablate(
     at = commit()
     workspace = workspace_of(cache, device)
 
-    def evaluated(model: Path, beam: int) -> Results:
-        systems = ",".join(SYSTEMS)
-        return run.evaluate(dataset, name, str(model), systems, replace(options, beam=beam), workspace, log)
+    def evaluated(model: Path, beam: int, systems: Sequence[str]) -> Results:
+        chosen = replace(options, beam=beam)
+        return run.evaluate(dataset, name, str(model), ",".join(systems), chosen, workspace, log)
 
     def keep(outcome: Mapping[str, Any]) -> None:
         if save is not None:
@@ -142,9 +149,10 @@ def ablate(
     values = [f"data.root={data}", f"device={device}", *(set_ or [])]
     wanted = choose_variants(variants, variants_of(load_recipe(recipe, values), DECODER_BEAM))
     command = {"command": command_line(), **at}
-    runner = AblationRunner(recipe, values, to, seeds, train_stages, evaluated, log, keep, command)
+    compared = system_names(compare) if compare else []
+    runner = AblationRunner(recipe, values, to, seeds, train_stages, evaluated, log, keep, command, compared)
     outcome = runner.run(wanted)
-    print_result(outcome, ablation_table(outcome), format_)
+    print_result(outcome, *ablation_tables(outcome), form=format_)
 
 
 def open_data(root: Path, layout: str, datasets: str = "") -> Dataset:
@@ -203,16 +211,16 @@ def read_json(file: Path) -> dict[str, Any]:
     return found
 
 
-def print_result(found: Mapping[str, Any], table: Table, form: str) -> None:
-    """JSON or the table, on stdout."""
+def print_result(found: Mapping[str, Any], *tables: Table, form: str) -> None:
+    """JSON or the tables, on stdout."""
     if form == "json":
         typer.echo(json.dumps(found))
     elif form == "markdown":
-        typer.echo(table.markdown())
+        typer.echo("\n".join(table.markdown() for table in tables))
     else:
         from rich.console import Console
 
-        Console(width=None if sys.stdout.isatty() else 200).print(table.rich())
+        Console(width=None if sys.stdout.isatty() else 200).print(*(table.rich() for table in tables))
 
 
 def log(line: str) -> None:

@@ -132,6 +132,11 @@ class ImageTable:
     def __len__(self) -> int:
         return len(self.files)
 
+    @property
+    def unreadable(self) -> list[int]:
+        """The rows of the images that could not be read, of those that were decoded so far."""
+        return sorted(self._reported)
+
     def __getitem__(self, rows: Tensor) -> Tensor:
         """uint8 pixels (n, 3, side, side) on the device of the table."""
         if self.table is not None:

@@ -14,18 +14,17 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from genius.config import Recipe, load_recipe
-from genius.data.base import Row
 from genius.errors import BadInput, TrainingStopped
 from genius.evaluate.paper import effect, paper
-from genius.evaluate.protocol import RowMetrics, mean_over_rows
+from genius.evaluate.protocol import mean_over_rows
 from genius.evaluate.results import Results, compare_rows
+from genius.evaluate.systems import TRAINED
+from genius.evaluate.training_seeds import averaged, over_seeds
 from genius.files import storage_errors, write_file
 
 SYSTEMS = ("genius", "decoder+codes")
@@ -114,9 +113,11 @@ def _is_base(variant: Variant, recipe: Recipe, beam: int) -> bool:
 def choose_variants(names: str, among: Sequence[Variant]) -> list[Variant]:
     """The variants in a list by comma; all but the largest decoders for an empty one.
 
-    `all` are all of them; a name may also be the beginning of several: `beam`, `decoder`.
+    `all` are all of them, `none` is none; a name may also be the beginning of several: `beam`, `decoder`.
     """
     wanted = [name.strip() for name in names.split(",") if name.strip()]
+    if wanted == ["none"]:
+        return []
     if not wanted:
         return [variant for variant in among if variant.name not in LARGE]
     if wanted == ["all"]:
@@ -141,19 +142,23 @@ class AblationRunner:
     folder: Path
     seeds: int
     train: Callable[[Recipe, str, Path], None]  # recipe, stage, folder: leaves folder/model
-    evaluate: Callable[[Path, int], Results]  # model's folder, beam (0: as it has it): runs SYSTEMS
+    evaluate: Callable[[Path, int, Sequence[str]], Results]  # model's folder, beam (0: as it has it), systems
     log: Callable[[str], None]
     save: Callable[[Mapping[str, Any]], None] = lambda outcome: None
     command: Mapping[str, Any] = field(default_factory=dict)  # this run: command and commit
+    compare: Sequence[str] = ()  # systems that are compared over the seeds of the base, ours and others
 
     def run(self, variants: Sequence[Variant]) -> dict[str, Any]:
         """The outcome as plain values; effects are paired over queries, each averaged over the seeds."""
         recipe = load_recipe(self.recipe, list(self.overrides)).model_dump(mode="json")
         outcome: dict[str, Any] = {"recipe": recipe, "seeds": self.seeds, "trained_by": [], "variants": []}
         self.log("training and evaluating the base recipe")
-        base = [self.evaluate(self._model(None, seed), 0) for seed in range(self.seeds)]
+        models = [self._model(None, seed) for seed in range(self.seeds)]
+        base = [self.evaluate(model, 0, SYSTEMS) for model in models]
         outcome |= _describe(base)
         self._note_commands(outcome, None)
+        if self.compare:
+            outcome["over_seeds"] = self._over_seeds(models)
         self.save(outcome)
         for variant in variants:
             self.log(variant.name if variant.beam else f"training and evaluating: {variant.name}")
@@ -161,7 +166,8 @@ class AblationRunner:
             measured: dict[str, Any]
             try:
                 changed = [
-                    self.evaluate(self._model(variant, seed), variant.beam) for seed in range(self.seeds)
+                    self.evaluate(self._model(variant, seed), variant.beam, SYSTEMS)
+                    for seed in range(self.seeds)
                 ]
                 measured = {"effects": _effects(variant, base, changed)}
             except TrainingStopped as error:
@@ -171,6 +177,17 @@ class AblationRunner:
             outcome["variants"].append(asdict(variant) | {"minutes": minutes} | measured)
             self.save(outcome)
         return outcome
+
+    def _over_seeds(self, models: Sequence[Path]) -> dict[str, Any]:
+        """The systems of `compare`: those that training changes with each model, the others once."""
+        own = [name for name in self.compare if name in TRAINED]
+        others = [name for name in self.compare if name not in TRAINED]
+        if not own or not others:
+            raise BadInput(f"--compare needs some of {', '.join(TRAINED)}, and others to compare them with")
+        self.log(f"comparing {', '.join(self.compare)} over {len(models)} seeds of training")
+        return over_seeds(
+            [self.evaluate(model, 0, own) for model in models], self.evaluate(models[0], 0, others)
+        )
 
     def _recipe(self, seed: int, variant: Variant | None) -> Recipe:
         shared = [*self.overrides, f"data.features={self.folder / 'vectors'}"]
@@ -236,7 +253,7 @@ def _check_recipe(recipe: Recipe, file: Path) -> None:
 def _describe(base: Sequence[Results]) -> dict[str, Any]:
     """What the effects are measured against."""
     first = base[0]
-    means = {system: mean_over_rows(list(_averaged(base, system).values())) for system in SYSTEMS}
+    means = {system: mean_over_rows(list(averaged(base, system).values())) for system in SYSTEMS}
     return {
         "base": {s: {"mean": mean["headline"], "interval": mean["interval"]} for s, mean in means.items()},
         "setting": first.setting,
@@ -251,8 +268,8 @@ def _effects(variant: Variant, base: Sequence[Results], changed: Sequence[Result
     names = (variant.name, "base")
     effects = {}
     for system in SYSTEMS:
-        metrics = _averaged(changed, system)
-        difference = compare_rows(metrics, _averaged(base, system), names).mean
+        metrics = averaged(changed, system)
+        difference = compare_rows(metrics, averaged(base, system), names).mean
         effects[system] = {
             "mean": mean_over_rows(list(metrics.values()))["headline"],
             **difference.as_json(),
@@ -262,17 +279,3 @@ def _effects(variant: Variant, base: Sequence[Results], changed: Sequence[Result
             ],
         }
     return effects
-
-
-def _averaged(results: Sequence[Results], system: str) -> dict[Row, RowMetrics]:
-    """The metrics of a system by row, each query's being its mean over several results."""
-    runs = [each.metrics_of(system) for each in results]
-    return {
-        row: replace(
-            metrics,
-            values={
-                name: np.mean([run[row].values[name] for run in runs], axis=0) for name in metrics.values
-            },
-        )
-        for row, metrics in runs[0].items()
-    }

@@ -160,7 +160,7 @@ def _file_key(file: Path) -> Key | None:
 
 
 class ArrayCache:
-    """Rows of one width and dtype in `folder`, found by key. One process writes at a time; many may read."""
+    """Rows of one width and dtype in `folder`, found by key; what others write there is seen, too."""
 
     def __init__(self, folder: Path, fingerprint: str, width: int, dtype: str) -> None:
         self._metadata = {"fingerprint": fingerprint, "width": str(width), "dtype": dtype}
@@ -170,14 +170,14 @@ class ArrayCache:
             self._folder.mkdir(parents=True, exist_ok=True)
         self._files: list[Path] = []
         self._location: dict[Key, tuple[int, int]] = {}  # key -> file, row
-        for file in sorted(self._folder.glob("*.safetensors")):
-            self._load(file)
+        self._read_new_files()
 
     def __len__(self) -> int:
         return len(self._location)
 
     def missing(self, keys: Sequence[Key]) -> list[int]:
         """Positions in `keys` of rows that are not cached, each key once."""
+        self._read_new_files()
         first = {key: position for position, key in reversed(list(enumerate(keys)))}
         return sorted(position for key, position in first.items() if key not in self._location)
 
@@ -189,7 +189,7 @@ class ArrayCache:
             return
         packed = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), KEY_BYTES)
         tensors = {"keys": packed, "rows": np.ascontiguousarray(rows)}
-        file = self._folder / f"{len(self._files):06d}-{keys[0].hex()}.safetensors"
+        file = self._folder / f"{len(self._files):06d}-{key_of(*keys).hex()}.safetensors"
         write_file(file, [save(tensors, metadata=self._metadata | {"sum": _checksum(tensors)})])
         self._register(file, keys)
 
@@ -203,6 +203,12 @@ class ArrayCache:
                 with safe_open(self._files[located[group[0], 0]], framework="numpy") as stored:
                     out[group] = stored.get_tensor("rows")[located[group, 1]]
         return out
+
+    def _read_new_files(self) -> None:
+        known = set(self._files)
+        for file in sorted(self._folder.glob("*.safetensors")):
+            if file not in known:
+                self._load(file)
 
     def _load(self, file: Path) -> None:
         """Read a file of an earlier run; a damaged one is set aside and its rows are computed again."""

@@ -184,14 +184,21 @@ class Evaluator:
             **names,
         )
 
-    def universal(self) -> tuple[EncodedPool, EncodedQueries, Qrels]:
-        """The universal pool, and the queries of all rows one after the other with their qrels."""
+    def universal_rows(self) -> tuple[EncodedPool, dict[Row, tuple[EncodedQueries, RowQrels]]]:
+        """The universal pool, and the queries of each row with their qrels."""
         if self.options.setting != "universal":
             raise BadInput("queries of all rows share a pool in the universal setting only")
         self.embedder.encode(self._all_inputs())
         ((pool, group),) = self._groups()
-        queries = EncodedQueries.concat([self.embedder.queries(self._queries[row][0]) for row in group])
-        return pool, queries, Qrels.concat([matched.qrels for matched in group.values()])
+        return pool, {
+            row: (self.embedder.queries(self._queries[row][0]), matched) for row, matched in group.items()
+        }
+
+    def universal(self) -> tuple[EncodedPool, EncodedQueries, Qrels]:
+        """The universal pool, and the queries of all rows one after the other with their qrels."""
+        pool, rows = self.universal_rows()
+        queries, matched = zip(*rows.values(), strict=True)
+        return pool, EncodedQueries.concat(queries), Qrels.concat([each.qrels for each in matched])
 
     def _entry(
         self,

@@ -26,7 +26,7 @@ from genius.evaluate.evaluator import Evaluator
 from genius.evaluate.metrics import Qrels, grade
 from genius.evaluate.options import EvalOptions, FrontierOptions, Workspace
 from genius.evaluate.results import crossovers, versions
-from genius.evaluate.run import Log
+from genius.evaluate.run import Log, best_score, scores_on_val
 from genius.evaluate.scaled_pools import SPREAD, PoolCalibration, ScaledPools, calibrate
 from genius.evaluate.search_times import search_times, search_times_apart
 from genius.evaluate.systems import (
@@ -120,17 +120,20 @@ def measure_frontier(
     fill = None
     if max(options.sizes, default=0) > len(pool):  # made items are needed
         log("calibrating pools beyond the real items")
-        fill = _calibration(dataset, model, replace(chosen, split="val"), workspace, (pool, queries, qrels))
+        fill = calibration_on_val(
+            dataset, model, replace(chosen, split="val"), workspace, (pool, queries, qrels)
+        )
     spread = SPREAD if fill is None else fill.spread
     positives = qrels.item[qrels.item < len(pool)]
-    pools = ScaledPools(pool, _z(model, pool), positives, _codes_of(model), spread=spread)
+    pools = ScaledPools(pool, z_of(model, pool), positives, coder(model), spread=spread)
     sizes = sorted({max(size, pools.smallest) for size in options.sizes}) or [len(pool)]
-    context = SystemContext(
-        model, dataset, evaluator.embedder, workspace.cache / "decoders", workspace.device,
-        split=options.split,
-    )  # fmt: skip
     systems = f"exact,{options.systems}"
     names = [n for n in system_names(systems) if n not in GENERATIVE]  # those would be trained for each pool
+    by_score = scores_on_val(dataset, model, names, chosen, workspace, log)
+    context = SystemContext(
+        model, dataset, evaluator.embedder, workspace.cache / "decoders", workspace.device,
+        split=options.split, scores={name: best_score(found) for name, found in by_score.items()},
+    )  # fmt: skip
     makers = {name: partial(SYSTEMS[name], context) for name in names}
     wanted = [
         (size, [m for n, m in makers.items() if size <= options.build_limit or n not in SLOW_TO_BUILD])
@@ -145,7 +148,8 @@ def measure_frontier(
         "plan": {"systems": systems, "queries": options.queries},
         "queries": len(queries),
         "real_items": len(pool),
-        "calibration": None if fill is None else _told(fill),
+        "chosen_on_val": by_score,
+        "calibration": None if fill is None else calibration_json(fill),
         "encoding_milliseconds": _encoding_time(model, evaluator.query_inputs),
         "beams": _beam_curves(options.beams, context, pool, queries, qrels, log),
         "machine": machine(workspace.device),
@@ -155,7 +159,7 @@ def measure_frontier(
     }
 
 
-def _calibration(
+def calibration_on_val(
     dataset: Dataset,
     model: Model,
     on_val: EvalOptions,
@@ -168,18 +172,20 @@ def _calibration(
     return calibrate(*own)
 
 
-def _told(fill: PoolCalibration) -> dict[str, Any]:
+def calibration_json(fill: PoolCalibration) -> dict[str, Any]:
     """A calibration in plain values."""
     filled = [{"spread": spread, "hit_at_5": hits} for spread, hits in fill.filled.items()]
     return asdict(fill) | {"filled": filled}
 
 
-def _z(model: Model, pool: EncodedPool) -> Floats:
+def z_of(model: Model, pool: EncodedPool) -> Floats:
+    """z of all items of a pool, (n, dim)."""
     rows = np.arange(len(pool))
     return np.concatenate([model.z(pool.parts(rows[s : s + CHUNK])) for s in range(0, len(pool), CHUNK)])
 
 
-def _codes_of(model: Model) -> Callable[[Floats, NDArray[np.uint8]], NDArray[np.uint16]]:
+def coder(model: Model) -> Callable[[Floats, NDArray[np.uint8]], NDArray[np.uint16]]:
+    """The function that gives z and modalities of items their codes."""
     level0 = modality_codes(model)
     return lambda z, modality: np.asarray(model.quantizer.codes_of(z, level0[modality]), dtype=np.uint16)
 

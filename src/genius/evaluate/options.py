@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from genius.decode.shape import PRESETS
+from genius.errors import BadInput
+
+if TYPE_CHECKING:
+    from genius.config import Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +40,34 @@ class FrontierOptions:
 
 @dataclass(frozen=True, slots=True)
 class GenerativeConfig:
-    """Size and training of a generative baseline's decoder: small enough for two cores."""
+    """Network and training of a generative baseline's decoder: by default our own decoder's in bench.toml."""
 
-    steps: int = 600
-    batch: int = 128
-    rate: float = 3e-3
-    layers: int = 2
-    width: int = 128
+    steps: int = 4000
+    batch: int = 512
+    rate: float = 1e-3
+    warmup: int = 100
+    weight_decay: float = 0.01
+    precision: Literal["float32", "bfloat16"] = "bfloat16"
+    network: tuple[int, int, int, int, int] = PRESETS["mini"]  # as in decode/shape.py
+    prefix: int = 8
+    dropout: float = 0.1
     noise: float = 0.4  # norm of the noise on the unit embeddings that are memorized
     memorize: float = 0.6  # share of a batch
     beam: int = 50
     queries: int = 0  # train queries of each row; 0: all
     seed: int = 0
+
+    @classmethod
+    def like_decoder(cls, recipe: Recipe) -> GenerativeConfig:
+        """The network and the samples of the decoder that `recipe` trains."""
+        shape, table = recipe.decoder, recipe.decoder_training
+        if table is None:
+            raise BadInput(f"recipe {recipe.name} trains no decoder: choose one with decoder_training")
+        own = table.optimiser
+        return cls(
+            own.steps, own.batch, own.rate, own.warmup, own.weight_decay, own.precision,
+            PRESETS[shape.preset], shape.prefix, shape.dropout,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

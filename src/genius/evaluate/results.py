@@ -19,7 +19,7 @@ from genius.evaluate.protocol import RowMetrics, groups_of, mean_over_rows
 # what is compared: ours with what people use today at about the same bytes, and with exact search
 OURS_BY_CODES = ("genius", "decoder+codes", "lookup+codes", "fitted+codes")
 OURS_BY_VECTORS = ("decoder+vectors", "lookup+vectors", "fitted+vectors")
-SMALL = ("ivf-pq", "pq", "pq-train", "faiss-rq", "faiss-rq-train")
+SMALL = ("ivf-pq", "ivf-pq-train", "pq", "pq-train", "faiss-rq", "faiss-rq-train")
 LARGE = ("faiss-flat", "flat-float16", "flat-int8", "hnsw", "hnsw-float16", "hnsw-int8", "ivf-pq-best")
 PAIRS = (
     *((one, other) for one in ("lookup+codes", "fitted+codes") for other in SMALL),

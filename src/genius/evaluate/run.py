@@ -84,7 +84,7 @@ def evaluate(
             loaded, dataset, evaluator.embedder, workspace.cache / "decoders", workspace.device,
             workspace.generative, options.split, options.beam,
         )  # fmt: skip
-        chosen = _scores_on_val(dataset, loaded, wanted, options, workspace, log)
+        chosen = scores_on_val(dataset, loaded, wanted, options, workspace, log)
         context.scores = {name: best_score(found) for name, found in chosen.items()}
         about = {"data": data, "model": loaded.name, "chosen_on_val": chosen}
         made = make_systems(wanted, context, options.seeds)
@@ -102,7 +102,7 @@ def evaluate(
     )
 
 
-def _scores_on_val(
+def scores_on_val(
     dataset: Dataset, model: Model, names: Sequence[str], options: EvalOptions, workspace: Workspace, log: Log
 ) -> dict[str, dict[str, float]]:
     """The mean on val of each code baseline by each score; empty where there is nothing to choose on."""

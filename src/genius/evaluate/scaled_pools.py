@@ -61,14 +61,15 @@ class ScaledPools:
         if size < self.smallest:
             raise BadInput(f"a pool of {size} cannot hold the {self.smallest} positives: ask fewer queries")
         kept = self._order[:size]
-        phi, codes, modality = self._pool.phi[kept], self._pool.codes[kept], self._pool.modality[kept]
+        phi, codes, modality = (  # one array each: two of a pool of millions do not fit
+            np.empty((size, *source.shape[1:]), dtype=source.dtype)
+            for source in (self._pool.phi, self._pool.codes, self._pool.modality)
+        )
+        phi[: len(kept)], codes[: len(kept)] = self._pool.phi[kept], self._pool.codes[kept]
+        modality[: len(kept)] = self._pool.modality[kept]
+        self._make(phi[len(kept) :], codes[len(kept) :], modality[len(kept) :])
         ids = [self._pool.ids[row] for row in kept.tolist()]
-        extra = size - len(kept)
-        if extra:
-            more = self._made(extra)
-            phi, codes = np.concatenate([phi, more[0]]), np.concatenate([codes, more[1]])
-            modality = np.concatenate([modality, more[2]])
-            ids += [f"made:{number}" for number in range(extra)]
+        ids += [f"made:{number}" for number in range(size - len(kept))]
         scaled = EncodedPool(ids, modality, phi, codes, f"{self._pool.digest} {size}", [], _no_parts)
         return scaled, len(kept)
 
@@ -82,23 +83,23 @@ class ScaledPools:
         order = np.lexsort((item, qrels.query))
         return Qrels(qrels.queries, qrels.query[order], item[order], qrels.gain[order])
 
-    def _made(self, count: int) -> tuple[Floats, Codes, NDArray[np.uint8]]:
-        """Made items: phi, codes and modality; the same ones whatever the count."""
-        if self._neighbours is None:
+    def _make(self, phi: Floats, codes: Codes, modality: NDArray[np.uint8]) -> None:
+        """Fill the arrays with made items: the same ones whatever their count."""
+        if self._neighbours is None and len(phi):
             self._neighbours = _neighbours(self._pool.phi[self._order], self._pool.modality[self._order])
-        phis, codes, modalities = [], [], []
-        for number, start in enumerate(range(0, count, CHUNK)):
+        for number, start in enumerate(range(0, len(phi), CHUNK)):
+            assert self._neighbours is not None
             rng = np.random.default_rng([self._seed, number])
             places = rng.integers(0, len(self._order), CHUNK)
             weights = rng.standard_normal((CHUNK, NEIGHBOURS), dtype=np.float32)
             weights *= np.float32(self._spread / NEIGHBOURS**0.5)
             rows, around = self._order[places], self._order[self._neighbours[places]]
-            left = count - start
-            phis.append(_moved(self._pool.phi, rows, around, weights)[:left])
-            modalities.append(self._pool.modality[rows][:left])
+            part = slice(start, min(start + CHUNK, len(phi)))
+            left = part.stop - start
+            phi[part] = _moved(self._pool.phi, rows, around, weights)[:left]
+            modality[part] = self._pool.modality[rows][:left]
             moved = _moved(self._z, rows, around, weights)
-            codes.append(self._codes_of(moved, self._pool.modality[rows])[:left])
-        return np.concatenate(phis), np.concatenate(codes), np.concatenate(modalities)
+            codes[part] = self._codes_of(moved, self._pool.modality[rows])[:left]
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,9 +185,7 @@ class SystemContext:
             from genius.evaluate.cache import key_of, read_items
 
             if "train" not in self.dataset.splits():
-                raise BadInput(
-                    "no train split to learn centroids from: leave pq-train and faiss-rq-train out"
-                )
+                raise BadInput("no train split to learn centroids from: leave the systems called …-train out")
             items = sorted(self.dataset.pool("train", None), key=lambda item: key_of(item.id.encode()))
             sample = read_items(items[:TRAIN_ITEMS], fuses=self.embedder.fuses)
             self._train_items.append(self.embedder.pool(sample).phi)
@@ -290,8 +288,10 @@ OURS: Mapping[str, Make] = {
     "fitted+codes": _fitted("fitted+codes", "codes"),
     "fitted+vectors": _fitted("fitted+vectors", "vectors"),
 }
+TRAINED = tuple(name for name in OURS if name != "exact" and not name.startswith("fitted"))  # by a recipe
 CODE_BASELINES: Mapping[str, Make] = {
-    name: _faiss_codes(name) for name in ("ivf-pq", "pq", "pq-train", "faiss-rq", "faiss-rq-train")
+    name: _faiss_codes(name)
+    for name in ("ivf-pq", "ivf-pq-train", "pq", "pq-train", "faiss-rq", "faiss-rq-train")
 }
 FAISS: Mapping[str, Make] = {
     "faiss-flat": _faiss("flat"),

@@ -95,7 +95,6 @@ class DistillationResult:
     """What a distillation leaves beside the trained encoder."""
 
     teacher: Callable[[Tensor], Tensor]  # pixels to vectors in the shared space
-    images: SplitImages
     texts: SplitTexts
 
 
@@ -103,20 +102,25 @@ def distil_mini(
     encoder: MiniEncoder,
     table: DistillationConfig,
     splits: Splits,
+    images: SplitImages,
     *,
     balance: float,
     folder: Path,
     seed: int,
     device: torch.device,
 ) -> DistillationResult:
-    """Align the text tower to CLIP's image embeddings, then distil those into the image tower."""
+    """Align the text tower to CLIP's image embeddings, then distil those into the image tower.
+
+    `images` are those of `splits`, resident.
+    """
     clip = ClipTeacher(clip_weights(Path(table.teacher))).to(device).eval()
     if device.type == "cuda":
         clip.tower.bfloat16()
-    images = SplitImages.of(encoder, splits, device, resident=True)
+    readable = torch.ones(len(images.train), dtype=torch.bool, device=device)
+    readable[images.train.unreadable] = False
     teacher = distill.CentredTeacher(clip)
     clip_train = in_chunks(lambda rows: teacher.embed(images.train[rows]), len(images.train), device)
-    teacher.mean = clip_train.mean(dim=0)
+    teacher.mean = clip_train[readable].mean(dim=0)
     clip_train = teacher.centred(clip_train)
     clip_val = in_chunks(lambda rows: teacher(images.val[rows]), len(images.val), device)
 
@@ -150,14 +154,14 @@ def distil_mini(
 
     distill.distil_images(
         encoder.module.image, encoder, teacher, images.train,
-        torch.arange(len(images.train), device=device), table.images,
+        readable.nonzero().flatten(), table.images,
         folder=folder / "distillation", seed=seed,
         validate=lambda: hit_rates(splits.val, embed_by_student, device),
         smallest_view=table.smallest_view, colour=table.colour, mix=table.mix,
     )  # fmt: skip
     aligned.fold_into(encoder.module.image)
     encoder.module.requires_grad_(True)
-    return DistillationResult(lambda pixels: aligned.map(teacher(pixels)), images, texts)
+    return DistillationResult(lambda pixels: aligned.map(teacher(pixels)), texts)
 
 
 def train_stage(

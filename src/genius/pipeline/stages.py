@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -129,18 +130,22 @@ def _encoder(recipe: Recipe, folder: Path, device: torch.device) -> None:
     table = recipe.encoder_training
     splits = Splits(_data(recipe, "train", stage_0=True), _data(recipe, "val"))
     encoder = _initial_encoder(recipe, device)
-    teacher, images, texts = None, None, None
+    resident = recipe.distillation is not None or (table is not None and table.resident)
+    images = SplitImages.of(encoder, splits, device, resident=resident)
+    splits = Splits(  # images that are decoded in training only are black where they cannot be read
+        _without_unreadable("train", splits.train, images.train.unreadable),
+        _without_unreadable("val", splits.val, images.val.unreadable),
+    )
+    teacher, texts = None, None
     if recipe.distillation is not None:
         assert isinstance(encoder, mini.MiniEncoder)  # `_stages_to_train` refuses others
         balance = 1.0 if table is None else table.balance
         distilled = distil_mini(
-            encoder, recipe.distillation, splits,
+            encoder, recipe.distillation, splits, images,
             balance=balance, folder=folder, seed=recipe.seed, device=device,
         )  # fmt: skip
-        images, texts = distilled.images, distilled.texts
+        texts = distilled.texts
         teacher = distilled.teacher if table is not None and table.teacher_weight else None
-    if images is None:
-        images = SplitImages.of(encoder, splits, device, resident=table is not None and table.resident)
     if table is not None:
         train_stage(
             encoder, table, splits, images,
@@ -199,18 +204,23 @@ def _pairs(recipe: Recipe, encoder: Encoder, split: str, folder: Path, device: t
     kept = Path(recipe.data.features) if recipe.data.features else folder / "vectors"
     images, texts = encode_set(encoder, data, kept, report)
     _print_report(report)
-    unreadable = np.flatnonzero(~images.any(axis=1))
-    if unreadable.size:
-        readable = without_images(data, unreadable)
-        if distributed.is_main():
-            console.print(
-                f"{split}: {unreadable.size} images cannot be read, {printable(data.images[unreadable[0]])} "
-                f"first; left out: {len(data.item_ids) - len(readable.item_ids)} items, "
-                f"{len(data.query_ids) - len(readable.query_ids)} queries",
-                markup=False, highlight=False,
-            )  # fmt: skip
-        data = readable
+    data = _without_unreadable(split, data, np.flatnonzero(~images.any(axis=1)).tolist())
     return pairs_of(data, images, texts).to(device)
+
+
+def _without_unreadable(split: str, data: TrainingSet, rows: Sequence[int]) -> TrainingSet:
+    """`data` without what needs the images in these rows, which are counted and the first one named."""
+    if not rows:
+        return data
+    readable = without_images(data, np.array(rows))
+    if distributed.is_main():
+        console.print(
+            f"{split}: {len(rows)} images cannot be read, {printable(data.images[rows[0]])} first; left out: "
+            f"{len(data.item_ids) - len(readable.item_ids)} items, "
+            f"{len(data.query_ids) - len(readable.query_ids)} queries",
+            markup=False, highlight=False,
+        )  # fmt: skip
+    return readable
 
 
 def _print_report(report: Report) -> None:

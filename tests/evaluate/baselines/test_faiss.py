@@ -156,12 +156,23 @@ def test_cosine_is_of_what_the_codes_stand_for(clusters):
     assert (found.rows != product.search(clusters.encoded, 10).rows).any()
 
 
-def test_centroids_of_other_items(clusters):
+@pytest.mark.parametrize(
+    "make", [partial(faiss_rq, levels=2), partial(pq, code_bytes=2), partial(ivf_pq, code_bytes=2)]
+)
+def test_centroids_of_other_items(clusters, make):
     """Learned elsewhere, codes are of no use here; the pool's bytes are the same."""
     elsewhere = np.random.default_rng(0).normal(size=(600, clusters.pool.phi.shape[1])).astype(np.float32)
-    own, other = faiss_rq(levels=2), faiss_rq(levels=2, learn_from=lambda: elsewhere)
-    assert (own.name, other.name) == ("faiss-rq", "faiss-rq-train")
+    own, other = make(), make(learn_from=lambda: elsewhere)
+    assert other.name == f"{own.name}-train"
     for system in (own, other):
         system.index(clusters.pool)
     assert clusters.hit(own.search(clusters.encoded, 10)) > clusters.hit(other.search(clusters.encoded, 10))
-    assert own.bytes_per_item() == other.bytes_per_item()
+    assert own.bytes_per_item() == pytest.approx(other.bytes_per_item(), abs=0.1)
+
+
+def test_residual_codes_are_learned_with_the_settings_of_faiss():
+    faiss = load_faiss()
+    usual = faiss.IndexResidualQuantizer(32, 4, 8).rq
+    made = faiss_rq(levels=4)._make(faiss, 32, 1000).rq
+    assert (made.max_beam_size, made.cp.niter) == (usual.max_beam_size, usual.cp.niter)
+    assert made.train_type == usual.train_type

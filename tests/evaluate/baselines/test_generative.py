@@ -12,8 +12,10 @@ from genius.evaluate.baselines.identifiers import residual_codes
 from genius.evaluate.options import GenerativeConfig
 from genius.evaluate.systems import System
 
-QUICK = GenerativeConfig(steps=150, batch=64, rate=4e-3, layers=1, width=64, beam=20)
-SMALL = GenerativeConfig(steps=5, batch=16, layers=1, width=32, beam=60)
+QUICK = GenerativeConfig(
+    steps=150, batch=64, rate=4e-3, network=(1, 64, 1, 64, 256), precision="float32", beam=20
+)
+SMALL = GenerativeConfig(steps=5, batch=16, network=(1, 32, 1, 32, 128), precision="float32", beam=60)
 
 
 def irgen(examples, levels, size, config, folder=None):

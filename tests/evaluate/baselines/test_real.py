@@ -20,7 +20,9 @@ BENCH = Path(__file__).resolve().parents[3].parent / "shared" / "bench"
 pytestmark = pytest.mark.skipif(
     not (BENCH / "tables.tar.xz").exists(), reason="the shared benchmark is not beside the repository"
 )
-QUICK = GenerativeConfig(steps=150, batch=128, rate=5e-3, layers=1, width=96, beam=20)
+QUICK = GenerativeConfig(
+    steps=150, batch=128, rate=5e-3, network=(1, 96, 1, 96, 384), precision="float32", beam=20
+)
 
 
 @pytest.fixture(scope="module")

@@ -169,14 +169,22 @@ def _scalar(faiss: Any, width: str) -> int:
     return int(formats[width])
 
 
-def ivf_pq(code_bytes: int = 8, share: float = 0.25, seed: int = 0, score: Score = "product") -> FaissSystem:
+def ivf_pq(
+    code_bytes: int = 8,
+    share: float = 0.25,
+    seed: int = 0,
+    score: Score = "product",
+    learn_from: LearnFrom = None,
+) -> FaissSystem:
     """IVF-PQ with rotated codes of `code_bytes`; a `share` of the lists is visited."""
 
     def make(faiss: Any, dim: int, items: int) -> Any:
         rotation, width, parts = _rotation(faiss, dim, code_bytes, items, seed)
         return faiss.IndexPreTransform(rotation, _inverted_lists(faiss, width, parts, items, share, seed))
 
-    return FaissSystem("ivf-pq", make, score=score, code_bytes=code_bytes, share=share, seed=seed)
+    name = "ivf-pq" if learn_from is None else "ivf-pq-train"
+    settings = {"code_bytes": code_bytes, "share": share, "seed": seed}
+    return FaissSystem(name, make, score=score, learn_from=learn_from, **settings)
 
 
 def ivf_pq_best(code_bytes: int = 64, share: float = 0.5, refine: int = 4, seed: int = 0) -> FaissSystem:
@@ -210,12 +218,15 @@ def pq(
 def faiss_rq(
     levels: int = 8,
     bits: int = 8,
-    beam: int = 2,
+    beam: int = 5,
     seed: int = 0,
     score: Score = "product",
     learn_from: LearnFrom = None,
 ) -> FaissSystem:
-    """An IndexResidualQuantizer with `levels` codes of `bits` bits; `beam` partial codings while encoding."""
+    """An IndexResidualQuantizer with `levels` codes of `bits` bits; `beam` partial codings while encoding.
+
+    Beam and rounds of k-means are FAISS's own.
+    """
 
     def make(faiss: Any, dim: int, items: int) -> Any:
         index = faiss.IndexResidualQuantizer(
@@ -224,7 +235,6 @@ def faiss_rq(
         )  # fmt: skip
         index.rq.max_beam_size = beam
         index.rq.train_type = faiss.ResidualQuantizer.Train_default
-        index.rq.cp.niter = 10
         _seed(index.rq.cp, seed)
         return index
 

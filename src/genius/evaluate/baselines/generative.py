@@ -12,13 +12,16 @@ trie of the pool's identifiers, by the decoder's score alone. The baselines diff
     dsi-nci   texts under paths of hierarchical k-means (Tay et al., 2022; NCI: Wang et al., 2022)
 
 Not kept of the originals: their large pretrained models. The encoder's embeddings stand in for them, and a
-small decoder learns from scratch; so a string identifier is a word of random letters, IRGen's tokenizer is
-plain residual k-means, and NCI's generated queries and prefix-aware decoder are left out.
+decoder as large as ours learns from scratch, from as many samples; so a string identifier is a word of random
+letters, IRGen's tokenizer is plain residual k-means, and NCI's generated queries and prefix-aware decoder are
+left out. `benchmarks/generative.py` chooses their learning rates and measures them.
 """
 
 from __future__ import annotations
 
+import math
 import tempfile
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
@@ -30,7 +33,7 @@ from numpy.typing import NDArray
 
 from genius.data.base import Dataset, LabelledQuery, Row
 from genius.data.instructions import TASKS
-from genius.errors import BadInput
+from genius.errors import BadInput, TrainingStopped
 from genius.evaluate.baselines import identifiers
 from genius.evaluate.baselines.identifiers import Identifiers
 from genius.evaluate.cache import MODALITIES, key_of, read_items, read_queries
@@ -48,7 +51,7 @@ if TYPE_CHECKING:
 Identify = Callable[[Floats, Sequence[str]], Identifiers]  # embeddings and ids of items -> identifiers
 TRAIN = "train"
 SEARCH_BATCH = 64
-CHECKPOINT_EVERY = 500  # steps
+CURVE_POINTS = 8  # checkpoints, evenly spread over the steps, at which a training is watched
 
 
 class Kind(NamedTuple):
@@ -120,6 +123,18 @@ def read_examples(
     return TrainingExamples(encoded.phi, pool.phi, list(pool.ids), np.array(pairs, dtype=np.int64), digest)
 
 
+class OutOfTime(TrainingStopped):
+    """The time for training is spent; the next run goes on at the last checkpoint."""
+
+
+class Trained(NamedTuple):
+    """A decoder and the identifiers it knows."""
+
+    key: str  # of all that it was trained on
+    identifiers: Identifiers
+    decoder: Decoder
+
+
 class GenerativeBaseline(System):
     """A decoder that learns identifiers of items; made for rows of one task."""
 
@@ -131,15 +146,23 @@ class GenerativeBaseline(System):
         device: str = "cpu",
         folder: Path | None = None,
         identify: Identify | None = None,
+        *,
+        watch: Callable[[System], float] | None = None,
+        until: float = math.inf,
     ) -> None:
-        """`examples` is called when the first pool is indexed; `folder` keeps trained decoders by content."""
+        """`examples` is called when the first pool is indexed; `folder` keeps trained decoders by content.
+
+        `watch` gives the hit rate at each point of the training's `curve`, and the best weights are kept;
+        without it the last. Training past `until` (time.monotonic) raises OutOfTime.
+        """
         if name not in KINDS:
             raise BadInput(f"unknown generative baseline {name!r}: choose one of {', '.join(KINDS)}")
         self.name, self._task = name, KINDS[name].task
         self._identify = identify or KINDS[name].identify
         self._examples, self._config = examples, config or GenerativeConfig()
-        self._device, self._folder = device, folder
-        self._trained: tuple[str, Identifiers, Decoder] | None = None  # key of the training data
+        self._device, self._folder, self._watch, self._until = device, folder, watch, until
+        self.curve: list[tuple[int, float]] = []  # steps and hit rate, where the training was watched
+        self._trained: Trained | None = None
         self._segment: TrieSegment | None = None
         self._rows: NDArray[np.int64] = np.zeros(0, np.int64)
 
@@ -170,14 +193,18 @@ class GenerativeBaseline(System):
             examples.digest.encode(), *(own[n].encode(errors="surrogatepass") for n in new),
             pool.digest.encode() if new else b"", f"{self.name} {self._config}".encode(),
         ).hex()  # fmt: skip
-        if self._trained is None or self._trained[0] != key:
+        known = self._trained if self._trained is not None and self._trained.key == key else None
+        vectors = examples.items
+        if known is None:
             vectors = np.concatenate([examples.items, pool.phi[self._rows[new]]])
             assigned = self._identify(vectors, list(row_of))
-            self._trained = key, assigned, self._train(vectors, assigned, examples, key)
-        assigned = self._trained[1]
-        self._segment = TrieSegment(
-            Trie.build(assigned.codes[[row_of[item] for item in own]], assigned.sizes)
-        )
+            self._trained = Trained(key, assigned, self._fresh_decoder(vectors.shape[1], assigned.sizes))
+        assert self._trained is not None
+        assigned = self._trained.identifiers
+        codes = assigned.codes[[row_of[item] for item in own]]
+        self._segment = TrieSegment(Trie.build(codes, assigned.sizes))
+        if known is None:
+            self._train(self._trained, vectors, examples)
 
     def search(self, queries: EncodedQueries, k: int) -> TopK:
         """The items whose identifiers the decoder finds most likely."""
@@ -187,7 +214,7 @@ class GenerativeBaseline(System):
         for start in range(0, len(queries), SEARCH_BATCH):
             (leaves,) = search_by_decoder(
                 [self._segment],
-                self._trained[2],
+                self._trained.decoder,
                 np.ascontiguousarray(queries.phi[start : start + SEARCH_BATCH]),
                 None,
                 beam=max(self._config.beam, k),
@@ -204,28 +231,31 @@ class GenerativeBaseline(System):
         """The trie of the identifiers; the weights that know the items do not count here."""
         return 0.0 if self._segment is None else self._segment.trie.nbytes / len(self._rows)
 
-    def _train(self, vectors: Floats, assigned: Identifiers, examples: TrainingExamples, key: str) -> Decoder:
-        """A decoder trained on the identifiers of all items and on the positives of the train queries."""
-        import torch
-
-        from genius.config import OptimiserConfig
+    def _fresh_decoder(self, dim: int, sizes: tuple[int, ...]) -> Decoder:
         from genius.decode.init import initialise
         from genius.decode.model import Decoder
         from genius.decode.shape import DecoderShape
-        from genius.decode.targets import level_losses
         from genius.seeding import generator_for
-        from genius.training.loop import run
 
-        config, device = self._config, self._device
-        heads = max(1, config.width // 64)
-        shape = DecoderShape(
-            vectors.shape[1], assigned.sizes, config.layers, config.width, heads,
-            config.width // heads, 4 * config.width, prefix=4, dropout=0.1,
-        )  # fmt: skip
+        config = self._config
+        shape = DecoderShape(dim, sizes, *config.network, prefix=config.prefix, dropout=config.dropout)
         decoder = Decoder(shape)
         initialise(decoder, generator_for("cpu", config.seed, self.name))
-        decoder.to(device)
-        items, codes = torch.from_numpy(vectors).to(device), torch.from_numpy(assigned.codes).to(device)
+        return decoder.to(self._device)
+
+    def _train(self, trained: Trained, vectors: Floats, examples: TrainingExamples) -> None:
+        """Train the decoder on the identifiers of all items and on the positives of the train queries."""
+        import torch
+
+        from genius.config import OptimiserConfig
+        from genius.decode.targets import level_losses
+        from genius.seeding import generator_for
+        from genius.training.log import read_log
+        from genius.training.loop import run
+
+        config, device, decoder = self._config, self._device, trained.decoder
+        items = torch.from_numpy(vectors).to(device)
+        codes = torch.from_numpy(trained.identifiers.codes).to(device)
         query_rows, positives = examples.pairs.T
         queries = torch.from_numpy(np.ascontiguousarray(examples.queries[query_rows])).to(device)
         targets = torch.from_numpy(np.ascontiguousarray(positives)).to(device)
@@ -233,6 +263,8 @@ class GenerativeBaseline(System):
         spread = config.noise * items.shape[1] ** -0.5
 
         def step(number: int) -> dict[str, torch.Tensor]:
+            if time.monotonic() > self._until:
+                raise OutOfTime(f"{self.name}: no time is left at step {number}; run again to go on")
             generator = generator_for(device, config.seed, "batch", number)
             rows = torch.randint(len(items), (memorized,), generator=generator, device=device)
             size = (config.batch - memorized,)
@@ -246,14 +278,24 @@ class GenerativeBaseline(System):
             steps=config.steps,
             batch=config.batch,
             rate=config.rate,
-            warmup=config.steps // 20,
-            check_every=CHECKPOINT_EVERY,
+            warmup=min(config.warmup, config.steps // 4),
+            weight_decay=config.weight_decay,
+            precision=config.precision,
+            check_every=max(1, config.steps // CURVE_POINTS),
         )
-        settings = {"shape": asdict(shape), "config": asdict(config), "key": key}
+        settings = {"shape": asdict(decoder.shape), "config": asdict(config), "key": trained.key}
+
+        watch = self._watch
         with tempfile.TemporaryDirectory() as scratch:
-            folder = Path(scratch) if self._folder is None else self._folder / key
+            folder = Path(scratch) if self._folder is None else self._folder / trained.key
             folder.mkdir(parents=True, exist_ok=True)
             run(
-                self.name, decoder, step, plan, folder=folder, seed=config.seed, settings=settings, show=False
-            )
-        return decoder.eval()
+                self.name, decoder, step, plan, folder=folder, seed=config.seed, settings=settings,
+                validate=None if watch is None else lambda: {"hit@5": watch(self)}, show=False,
+            )  # fmt: skip
+            self.curve = [
+                (entry["step"], entry["hit@5"])
+                for entry in read_log(folder / "log.jsonl")
+                if "hit@5" in entry
+            ]
+        decoder.eval()

@@ -10,13 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from genius.evaluate.report.seeds import curves_table, generative_table, seeds_table
 from genius.evaluate.report.studies import (
-    ablation_table,
+    ablation_tables,
     agreement,
     crossover_lines,
     frontier_table,
     hit_table,
     on_cpu,
+    share_table,
     speed_table,
     storage_table,
     time_table,
@@ -39,6 +41,10 @@ MAIN = "results.md"
 MAIN_PICTURES = ("hit-by-bytes", "latency-by-size")  # of the first frontier; the others are in the appendix
 SUMMARIZED = [("lookup+codes", "faiss-rq-train"), ("fitted+codes", "faiss-rq"), ("genius", "lookup+codes")]
 SUMMARIZED += [("lookup+vectors", "exact")]
+# generative baselines are shown as `benchmarks/generative.py` trains them; the others are names that older
+# files have for lookup+codes and lookup+vectors
+LEFT_OUT = {*GENERATIVE, "genius+codes", "genius+vectors"}
+_NAMED_BY = ("system", "one", "other")
 _VERDICTS = {"better": "wins over", "worse": "loses to", "even": "is even with"}
 
 
@@ -49,6 +55,8 @@ class ReportInputs:
     results: Sequence[Mapping[str, Any]]  # one for each setting
     frontiers: Sequence[Mapping[str, Any]]  # one for each device
     ablations: Mapping[str, Any] | None = None
+    seeds: Sequence[Mapping[str, Any]] = ()  # one for each setting: the recipe under several seeds
+    generative: Mapping[str, Any] | None = None  # GRACE, IRGen and DSI, trained as our decoder is
     pictures: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # device -> path -> caption
     numbers: str | None = None  # folder of the JSON files
     data: str | None = None  # page that says how to get the data
@@ -56,12 +64,32 @@ class ReportInputs:
 
 def pages(inputs: ReportInputs) -> dict[str, str]:
     """The pages by path, the main page first."""
+    inputs = replace(
+        inputs,
+        results=[_without(each, "rows", "comparisons", "not_run") for each in inputs.results],
+        frontiers=[_without(each, "points", "crossovers") for each in inputs.frontiers],
+    )
     written = {MAIN: _main_page(inputs)}
     written |= {_results_path(each): _results_page(each, inputs) for each in inputs.results}
     written |= {_frontier_path(each): _frontier_page(each, inputs) for each in inputs.frontiers}
     if inputs.ablations is not None:
         written["appendix/ablations.md"] = _ablations_page(inputs.ablations, inputs)
+    if inputs.seeds:
+        written["appendix/seeds.md"] = _seeds_page(inputs)
+    if inputs.generative is not None:
+        written["appendix/generative.md"] = _generative_page(inputs.generative, inputs)
     return written
+
+
+def _without(found: Mapping[str, Any], *lists: str) -> dict[str, Any]:
+    """The figures of a file without systems that belong in no table."""
+    own = dict(found)
+    for name in lists:
+        own[name] = [each for each in found[name] if not LEFT_OUT & {each.get(key) for key in _NAMED_BY}]
+    for name in ("mean", "systems"):
+        if name in found:
+            own[name] = {key: value for key, value in found[name].items() if key not in LEFT_OUT}
+    return own
 
 
 def _main_page(inputs: ReportInputs) -> str:
@@ -78,6 +106,10 @@ def _main_page(inputs: ReportInputs) -> str:
     links |= {_frontier_path(each): f"pool sizes on {_device(each)}" for each in inputs.frontiers}
     if inputs.ablations is not None:
         links["appendix/ablations.md"] = "ablations, beside the paper's"
+    if inputs.seeds:
+        links["appendix/seeds.md"] = "several seeds of training"
+    if inputs.generative is not None:
+        links["appendix/generative.md"] = "GRACE, IRGen and DSI"
     return _join(
         "# Results",
         f"The model `{model['name']}` ({model['fingerprint']}) on `{first['data']}`"
@@ -127,7 +159,7 @@ def _summary(inputs: ReportInputs) -> list[str]:
         lines.append(f"{results['setting']} ({size}), mean over the rows: {means}")
         for found in results["comparisons"]:
             if (found["one"], found["other"]) in SUMMARIZED:
-                lines.append(f"{results['setting']}: {_verdict(found)}")
+                lines.append(f"{results['setting']}: {_verdict(found)}{_over_seeds(found, results, inputs)}")
     for frontier in inputs.frontiers:
         lines += [f"time, {_device(frontier)}: {line}" for line in crossover_lines(frontier, tuple(OURS))]
     return lines
@@ -142,6 +174,16 @@ def _verdict(found: Mapping[str, Any]) -> str:
         f"{difference(found['mean'])} points; better on {len(by['better'])} rows, no clear difference on "
         f"{len(by['even'])}, worse on {len(by['worse'])}" + (f" ({lost})" if lost else "")
     )
+
+
+def _over_seeds(found: Mapping[str, Any], results: Mapping[str, Any], inputs: ReportInputs) -> str:
+    """What the same comparison says over the seeds of training, where they were measured."""
+    for outcome in inputs.seeds:
+        for each in outcome["over_seeds"]["comparisons"]:
+            same = (each["one"], each["other"]) == (found["one"], found["other"])
+            if same and outcome["over_seeds"]["setting"] == results["setting"]:
+                return f"; {outcome['seeds']} seeds of training: {_VERDICTS[each['verdict']]} it under all"
+    return ""
 
 
 def _by_verdict(found: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
@@ -178,7 +220,6 @@ def _results_page(results: Mapping[str, Any], inputs: ReportInputs) -> str:
     groups = {
         "Nothing stored but codes": (*OURS_BY_CODES, *SMALL),
         "With vectors": (*OURS_BY_VECTORS, *LARGE),
-        "Generative baselines": tuple(GENERATIVE),
     }
     command = f"genius eval --data BENCH --setting {setting} --split {results['split']} --systems all"
     command = results.get("command", command)
@@ -190,7 +231,7 @@ def _results_page(results: Mapping[str, Any], inputs: ReportInputs) -> str:
     parts += ["## Where ours wins and where it loses", comparison_table(results).markdown()]
     parts += ["## Beside the paper", shares_table(results).markdown()]
     if set(results["mean"]) & {"irgen", "genius"}:
-        parts.append(text_to_image_table(results).markdown())
+        parts.append(text_to_image_table(results, inputs.generative).markdown())
     parts += [published_table(setting).markdown(), "## Settings"]
     parts += [f"- {note}" for note in results_table(results).notes]
     versions = {"commit": results.get("commit", "not recorded"), **results["versions"]}
@@ -218,7 +259,9 @@ def _frontier_page(frontier: Mapping[str, Any], inputs: ReportInputs) -> str:
         f"All systems answered the same queries on the same machine ({device}, "
         f"{frontier['machine']['threads']} threads).",
         "" if on_cpu(frontier) else frontier_table(frontier).markdown(),  # times of a GPU are comparable
-        *(table(frontier).markdown() for table in (time_table, speed_table, hit_table, storage_table)),
+        *(table(frontier).markdown() for table in (time_table, speed_table, hit_table)),
+        share_table(frontier).markdown(),
+        storage_table(frontier).markdown(),
         "From which pool size a system answers a query faster than exact search:",
         *(f"- {line}" for line in crossover_lines(frontier)),
         *(f"![{caption}](../{path})" for path, caption in pictures.items()),
@@ -229,9 +272,27 @@ def _ablations_page(outcome: Mapping[str, Any], inputs: ReportInputs) -> str:
     return _join(
         "# Ablations",
         _command(outcome["command"], "ablations.json", inputs),
-        ablation_table(outcome).markdown(),
+        *(table.markdown() for table in ablation_tables(outcome)),
         "Beside the paper's effects of the same changes:",
         *(f"- {line}" for line in agreement(outcome)),
+    )
+
+
+def _seeds_page(inputs: ReportInputs) -> str:
+    parts = ["# Several seeds of training"]
+    for outcome in inputs.seeds:
+        found = outcome["over_seeds"]
+        parts.append(_command(outcome["command"], f"seeds-{found['setting']}.json", inputs))
+        parts.append(seeds_table(found).markdown())
+    return _join(*parts)
+
+
+def _generative_page(outcome: Mapping[str, Any], inputs: ReportInputs) -> str:
+    return _join(
+        "# Generative baselines",
+        _command(outcome["command"], "generative.json", inputs),
+        generative_table(outcome, inputs.results).markdown(),
+        curves_table(outcome).markdown(),
     )
 
 

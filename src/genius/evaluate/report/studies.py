@@ -14,6 +14,7 @@ import numpy as np
 
 from genius.evaluate.ablations import SYSTEMS
 from genius.evaluate.paper import effect, paper
+from genius.evaluate.report.seeds import seeds_table
 from genius.evaluate.report.tables import Table, difference, percent
 from genius.evaluate.results import HORIZON, Crossover
 from genius.evaluate.systems import FAISS
@@ -46,6 +47,13 @@ def ablation_table(outcome: Outcome) -> Table:
     return Table(
         f"Ablations, {outcome['setting']} pool, {outcome['split']} split", header, lines, _notes(outcome)
     )
+
+
+def ablation_tables(outcome: Outcome) -> list[Table]:
+    """The variants, and what holds over the seeds of the base recipe, as far as they were measured."""
+    seeds = outcome.get("over_seeds")
+    tables = [ablation_table(outcome)] if outcome["variants"] or not seeds else []
+    return [*tables, *([seeds_table(seeds)] if seeds else [])]
 
 
 def agreement(outcome: Outcome, system: str = SYSTEMS[0]) -> list[str]:
@@ -266,6 +274,20 @@ def hit_table(frontier: Frontier) -> Table:
         [f"in all {frontier['real_items']:,} items: {whole:,} queries, mean over the rows"] if whole else []
     )
     return _by_size(real, title, lambda point, exact: percent(point["hit_at_5"]), notes)
+
+
+def share_table(frontier: Frontier) -> Table:
+    """hit@5 of each system as a share of exact search's in the same pool, at every size."""
+    calibrated = bool(frontier.get("calibration"))
+    points = [p for p in frontier["points"] if calibrated or p["real"] == p["items"]]
+    title = f"Share of exact search's hit@5, {frontier['queries']:,} queries of all rows"
+    exact = {p["items"]: percent(p["hit_at_5"]) for p in points if p["system"] == "exact"}
+    notes = [f"exact search itself: {', '.join(f'{hit} % in {n:,}' for n, hit in sorted(exact.items()))}"]
+
+    def share(point: Point, exact: Point) -> str:
+        return f"{point['hit_at_5'] / exact['hit_at_5']:.2f}" if exact["hit_at_5"] else "–"
+
+    return _by_size({**frontier, "points": points}, title, share, notes)
 
 
 def storage_table(frontier: Frontier) -> Table:
