@@ -23,8 +23,9 @@ from genius.search.kernel.build import LIBRARY
 from genius.search.rank import RankedItems
 from genius.search.trie import ItemFilter, Trie
 
-VERSION = 1  # of kernel.c: a library that was built from another one is not used
+VERSION = 2  # of kernel.c: a library that was built from another one is not used
 LEARNED_AT_ONCE = 1 << 14  # items whose lengths are computed together
+BLOCK, QUAD = 64, 4  # code vectors that are multiplied together, numbers of each: see tables.c
 UNKNOWN_LENGTHS, NO_MEMORY, NO_VECTOR = -1, -2, -3
 
 
@@ -80,6 +81,7 @@ class CompiledCells:
     def __init__(self, library: ctypes.CDLL, cells: Cells) -> None:
         self.library, self.cells = library, cells
         books, layout = cells.books, cells.layout
+        blocks, sums = _blocks(books.small)
         arrays = {
             "sizes": np.array(books.sizes, dtype=np.int32),
             "records": np.ascontiguousarray(cells.records),
@@ -88,8 +90,8 @@ class CompiledCells:
             "filled_start": np.append(cells.start[cells.filled], np.int32(cells.items)),
             "inverse": cells.inverse,
             "prefix_inverse": np.array([array.ctypes.data for array in cells.prefix_inverse], dtype=np.uintp),
-            "small": books.small,
-            "small_sums": books.small.sum(1, dtype=np.int32),
+            "small": blocks,
+            "small_sums": sums,
             "factor": books.factor,
             "vectors": books.codebooks.vectors,
         }
@@ -200,3 +202,11 @@ class CompiledCells:
         if count == NO_MEMORY:
             raise MemoryError("no memory for a search")
         return count
+
+
+def _blocks(small: NDArray[np.int8]) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
+    """Code vectors (codes, dim) in the order of tables.c, and their sums; both are filled up with zeros."""
+    codes, dim = small.shape
+    full = np.pad(small, ((0, -codes % BLOCK), (0, -dim % QUAD)))
+    blocks = full.reshape(-1, BLOCK, full.shape[1] // QUAD, QUAD).transpose(0, 2, 1, 3)
+    return np.ascontiguousarray(blocks), full.sum(1, dtype=np.int32)
