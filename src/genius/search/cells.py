@@ -31,7 +31,7 @@ ITEMS_PER_CELL = 64  # in larger pools the beam of `lookup` goes below the cells
 UNITS = np.float32(1 << 16)  # of the longest possible sum of code vectors
 INVERSE_UNITS = np.float32(1 << 11)  # of its inverse
 MAX_INVERSE = np.float32(32767)
-SMALL = np.float32(127)
+COARSE, FINE = np.float32(127), np.float32(7)  # the largest number of a code vector: of cells, and below
 
 Units = NDArray[np.int32]
 Inverses = NDArray[np.uint16]
@@ -46,8 +46,10 @@ class CellCodebooks:
         lengths = np.linalg.norm(vectors, axis=1)
         self.longest = np.float32(max(sum(float(lengths[level].max()) for level in codebooks.levels), 1e-6))
         most = np.maximum(np.abs(vectors).max(1), np.float32(1e-12))
-        self.small = np.rint(vectors * (SMALL / most)[:, None]).astype(np.int8)  # (codes, dim)
-        self.factor = most / SMALL * (UNITS / self.longest)  # (codes,) float32
+        largest = np.full(len(vectors), FINE)
+        largest[: sum(self.sizes[: self.depth])] = COARSE
+        self.small = np.rint(vectors * (largest / most)[:, None]).astype(np.int8)  # (codes, dim)
+        self.factor = most / largest * (UNITS / self.longest)  # (codes,) float32
 
     @property
     def strides(self) -> list[int]:
@@ -70,7 +72,7 @@ class CellCodebooks:
     @cached_property
     def _whole(self) -> NDArray[Any]:
         """`small` in a type whose sums of products are exact."""
-        exact = self.codebooks.dim * int(SMALL) ** 2 < 1 << 24
+        exact = self.codebooks.dim * int(COARSE) ** 2 < 1 << 24
         return np.asarray(self.small, dtype=np.float32 if exact else np.float64)
 
     def inverse(self, lengths: Floats) -> Inverses:
@@ -81,7 +83,7 @@ class CellCodebooks:
     def tables(self, z: Floats) -> list[Units]:
         """The product of a query's direction with each code vector in units, one array per level."""
         most = np.abs(z).max()
-        query = np.rint(z * (SMALL / most if most > 0 else np.float32(0)))
+        query = np.rint(z * (COARSE / most if most > 0 else np.float32(0)))
         length = np.float32(np.sqrt(max(float(query.astype(np.float64) @ query), 1.0)))
         products = (self._whole @ query.astype(self._whole.dtype)).astype(np.float32)
         units = np.rint(products * self.factor / length).astype(np.int32)

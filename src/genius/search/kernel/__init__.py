@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from genius.search.arrays import Bools, Floats, Ints
 from genius.search.candidates import Candidates
-from genius.search.cells import Cells, parents_kept
+from genius.search.cells import CellCodebooks, Cells, parents_kept
 from genius.search.kernel.build import LIBRARY
 from genius.search.rank import RankedItems
 from genius.search.trie import ItemFilter, Trie
 
 VERSION = 2  # of kernel.c: a library that was built from another one is not used
 LEARNED_AT_ONCE = 1 << 14  # items whose lengths are computed together
-BLOCK, QUAD = 64, 4  # code vectors that are multiplied together, numbers of each: see tables.c
+BLOCK, QUAD, TABLE = 64, 4, 256  # see tables.c
 UNKNOWN_LENGTHS, NO_MEMORY, NO_VECTOR = -1, -2, -3
 
 
@@ -35,10 +35,10 @@ class _Pool(ctypes.Structure):
     _fields_ = (
         ("items", c_int64),
         *((name, c_int32) for name in ("levels", "depth", "width", "code_at", "row_at", "row_bytes")),
-        *((name, c_int32) for name in ("dim", "codes")),
+        *((name, c_int32) for name in ("dim", "cell_codes")),
         *((name, c_void_p) for name in ("sizes", "records", "start", "filled", "filled_start")),
         ("filled_cells", c_int64),
-        *((name, c_void_p) for name in ("inverse", "prefix_inverse", "small", "small_sums")),
+        *((name, c_void_p) for name in ("inverse", "prefix_inverse", "coarse", "fine")),
         *((name, c_void_p) for name in ("factor", "vectors")),
     )
 
@@ -81,7 +81,7 @@ class CompiledCells:
     def __init__(self, library: ctypes.CDLL, cells: Cells) -> None:
         self.library, self.cells = library, cells
         books, layout = cells.books, cells.layout
-        blocks, sums = _blocks(books.small)
+        coarse, fine, factor = _blocks(books)
         arrays = {
             "sizes": np.array(books.sizes, dtype=np.int32),
             "records": np.ascontiguousarray(cells.records),
@@ -90,9 +90,9 @@ class CompiledCells:
             "filled_start": np.append(cells.start[cells.filled], np.int32(cells.items)),
             "inverse": cells.inverse,
             "prefix_inverse": np.array([array.ctypes.data for array in cells.prefix_inverse], dtype=np.uintp),
-            "small": blocks,
-            "small_sums": sums,
-            "factor": books.factor,
+            "coarse": coarse,
+            "fine": fine,
+            "factor": factor,
             "vectors": books.codebooks.vectors,
         }
         self._arrays = arrays  # the library has pointers to these
@@ -106,7 +106,7 @@ class CompiledCells:
             row_at=layout.below + layout.high_bytes,
             row_bytes=layout.row_bytes,
             dim=books.codebooks.dim,
-            codes=len(books.small),
+            cell_codes=sum(books.sizes[: books.depth]),
             filled_cells=len(cells.filled),
             **{name: array.ctypes.data for name, array in arrays.items()},
         )
@@ -204,9 +204,25 @@ class CompiledCells:
         return count
 
 
-def _blocks(small: NDArray[np.int8]) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
-    """Code vectors (codes, dim) in the order of tables.c, and their sums; both are filled up with zeros."""
-    codes, dim = small.shape
-    full = np.pad(small, ((0, -codes % BLOCK), (0, -dim % QUAD)))
-    blocks = full.reshape(-1, BLOCK, full.shape[1] // QUAD, QUAD).transpose(0, 2, 1, 3)
-    return np.ascontiguousarray(blocks), full.sum(1, dtype=np.int32)
+def _blocks(books: CellCodebooks) -> tuple[NDArray[np.uint8], NDArray[np.uint8], Floats]:
+    """Code vectors of cells and of the levels below in the order of tables.c, and the factors of both."""
+    levels, dim = books.codebooks.levels, books.codebooks.dim
+    split = sum(books.sizes[: books.depth])
+    coarse = np.zeros((split + -split % BLOCK, dim + -dim % (2 * QUAD)), np.int8)
+    coarse[:split, :dim] = books.small[:split]
+    fine = np.zeros((TABLE * (len(levels) - books.depth), coarse.shape[1]), np.int8)
+    factor = np.zeros(len(coarse) + len(fine), np.float32)
+    factor[:split] = books.factor[:split]
+    for number, level in enumerate(levels[books.depth :]):
+        own = slice(TABLE * number, TABLE * number + books.sizes[books.depth + number])
+        fine[own, :dim] = books.small[level]
+        factor[len(coarse) :][own] = books.factor[level]
+    pairs = (fine + 8).astype(np.uint8).reshape(len(fine), fine.shape[1] // (2 * QUAD), 2, QUAD)
+    halves = (pairs[:, :, 0] | pairs[:, :, 1] << 4).reshape(len(fine), fine.shape[1] // 2)
+    return _in_blocks((coarse.astype(np.int16) + 128).astype(np.uint8)), _in_blocks(halves), factor
+
+
+def _in_blocks(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """BLOCK rows at a time: QUAD bytes of each, then the next."""
+    split = rows.reshape(-1, BLOCK, rows.shape[1] // QUAD, QUAD)
+    return np.ascontiguousarray(split.transpose(0, 2, 1, 3))

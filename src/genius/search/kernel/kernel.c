@@ -10,7 +10,6 @@ items are float32, summed in 16 lanes in the same order on every processor; NumP
 #define NONE INT32_MIN  /* the score of a child without items */
 #define PREFETCHED 512  /* bytes of a cell that are loaded in advance */
 #define NEAREST 16
-#define TABLE 256       /* codes below the cells are bytes */
 
 int32_t genius_kernel_version(void) { return VERSION; }
 
@@ -250,7 +249,8 @@ typedef struct {
     int64_t *keys, *kept;            /* of the search, and of the prefixes that it has come to */
     Range *ranges;
     const int32_t **tables;          /* of each level */
-    int32_t *entries, *item_tables, *sums, *scores, *most;
+    int32_t *entries, *below;        /* all of their entries; those of the levels below the cells */
+    int32_t *sums, *scores, *most;   /* of prefixes; see Children */
     void *work;
 } Room;
 
@@ -263,16 +263,16 @@ static int make_room(const Pool *pool, const Request *request, Room *room) {
     parents = parents < request->parents ? parents : request->parents;
     int64_t groups = parents * (size / LANES + 1), most = widest > request->limit ? widest : request->limit;
     most = (2 * most > groups ? 2 * most : groups) + 256;
-    int64_t scores = parents * (size + LANES), rest = (pool->levels - pool->depth) * TABLE;
+    int64_t scores = parents * (size + LANES), entries = table_entries(pool);
     char *at = claim(sizeof(int64_t) * 2 * most + sizeof(void *) * pool->levels + sizeof(Range) * most
-                     + sizeof(int32_t) * (codes_in_blocks(pool) + rest + parents + scores + scores / LANES)
+                     + sizeof(int32_t) * (entries + parents + scores + scores / LANES)
                      + table_work(pool));
     if (!at) return NO_MEMORY;
     room->keys = (int64_t *)at, room->kept = room->keys + most;
     room->tables = (const int32_t **)(room->kept + most);
     room->ranges = (Range *)(room->tables + pool->levels);
-    room->entries = (int32_t *)(room->ranges + most), room->item_tables = room->entries + codes_in_blocks(pool);
-    room->sums = room->item_tables + rest, room->scores = room->sums + parents;
+    room->entries = (int32_t *)(room->ranges + most);
+    room->sums = room->entries + entries, room->scores = room->sums + parents;
     room->most = room->scores + scores, room->work = room->most + scores / LANES;
     return 0;
 }
@@ -283,17 +283,16 @@ INLINE int32_t largest(const int32_t *values, int64_t n) {
     return most;
 }
 
-/* The tables of all levels; those of the levels below the cells once more, TABLE entries apart.
-   Returns the most that the second half of these can add to a sum. */
+/* The tables of all levels; returns the most that the second half of those below the cells can add to a sum. */
 static int32_t make_tables(const Pool *pool, const Request *request, Room *room) {
     int64_t rest = pool->levels - pool->depth;
-    int32_t later = 0, *entries = room->entries;
-    tables_of(pool, request->z, room->work, entries);
-    for (int64_t level = 0; level < pool->levels; entries += pool->sizes[level++]) {
-        room->tables[level] = entries;
-        int64_t below = level - pool->depth;
-        if (below >= 0) memcpy(room->item_tables + TABLE * below, entries, sizeof(int32_t) * pool->sizes[level]);
-        if (below >= rest / 2) later += largest(entries, pool->sizes[level]);
+    int32_t later = 0, *entries = room->entries, *below = entries + table_entries(pool) - TABLE * rest;
+    room->below = below;
+    tables_of(pool, request->z, room->work, room->entries);
+    for (int64_t level = 0; level < pool->depth; entries += pool->sizes[level++]) room->tables[level] = entries;
+    for (int64_t i = 0; i < rest; i++) {
+        room->tables[pool->depth + i] = below + TABLE * i;
+        if (i >= rest / 2) later += largest(below + TABLE * i, pool->sizes[pool->depth + i]);
     }
     return later;
 }
@@ -350,7 +349,8 @@ static void scan_cells(const Scan *scan, const Room *room, int64_t count, Best *
 int64_t genius_candidates(const Pool *pool, const Request *request, int64_t *found, Seen *seen) {
     Room room;
     if (make_room(pool, request, &room)) return NO_MEMORY;
-    Scan scan = {pool, request, room.item_tables, make_tables(pool, request, &room), found, seen};
+    int32_t later = make_tables(pool, request, &room);
+    Scan scan = {pool, request, room.below, later, found, seen};
     int64_t stride = 1, count = 1, total, codes = 0;
     for (int64_t level = 0; level < pool->depth; level++) stride *= pool->sizes[level];
     room.kept[0] = key_of(0, 0);

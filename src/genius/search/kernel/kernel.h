@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define LANES 16
+#define TABLE 256      /* codes below the cells are bytes */
 #define AHEAD 6        /* cells, or vectors, that are loaded in advance */
 enum { UNKNOWN_LENGTHS = -1, NO_MEMORY = -2, NO_VECTOR = -3 };
 
@@ -20,7 +21,7 @@ typedef struct {
     int64_t items;
     int32_t levels, depth;           /* codes of an item; codes that name a cell */
     int32_t width, code_at, row_at, row_bytes; /* of a record: bytes, code of level `depth`, row */
-    int32_t dim, codes;              /* of the codebooks: width, codes of all levels */
+    int32_t dim, cell_codes;         /* of the codebooks: width, codes of the first `depth` levels */
     const int32_t *sizes;            /* (levels,) */
     const uint8_t *records;          /* (items, width) */
     const int32_t *start;            /* (cells + 1,) first position of each cell */
@@ -28,9 +29,8 @@ typedef struct {
     int64_t filled_cells;
     uint16_t *inverse;               /* (items,) inverse length of each item, 0 where not known yet */
     const uint16_t *const *prefix_inverse; /* (depth,) of all prefixes of 1, 2, ... codes; 0: no items */
-    const int8_t *small;             /* code vectors in whole numbers, in blocks: see tables.c */
-    const int32_t *small_sums;       /* (codes in blocks,) their sums */
-    const float *factor;             /* (codes,) what makes their products multiples of one unit */
+    const uint8_t *coarse, *fine;    /* code vectors in whole numbers, of cells and below: see tables.c */
+    const float *factor;             /* what makes their products multiples of one unit */
     const float *vectors;            /* (codes, dim) code vectors */
 } Pool;
 
@@ -55,10 +55,11 @@ typedef struct {
 /* Memory of one thread, kept for its next search. */
 void *claim(size_t bytes);
 
-/* The product of a query with every code vector, in units; `work` has room for `table_work` bytes. */
+/* The product of a query with every code vector, in units: those of the levels of cells, one after the other, and
+   from entry table_entries - TABLE * (levels - depth) on those of the levels below, TABLE entries each. */
 void tables_of(const Pool *pool, const float *z, void *work, int32_t *out);
-size_t table_work(const Pool *pool);
-int64_t codes_in_blocks(const Pool *pool);
+int64_t table_entries(const Pool *pool);
+int64_t table_work(const Pool *pool); /* bytes */
 
 /* Positions of the `limit` best items for a query into `found`, in no order; returns how many. */
 int64_t genius_candidates(const Pool *pool, const Request *request, int64_t *found, Seen *seen);

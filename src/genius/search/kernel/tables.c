@@ -1,82 +1,116 @@
 /* Tables: the product of a query with every code vector, in units.
 
-Code vectors are in blocks of 64, and a block has the first QUAD numbers of each, then the next ones: sums of
-many code vectors grow side by side, and no sum has to be put together from the parts of a register.
+Code vectors are in blocks of BLOCK, and a block has the first bytes of each of them, QUAD at a time, then the next:
+so the sums of many code vectors grow side by side, and none has to be put together from parts of a register.
+Numbers of the levels of cells are bytes, less 128; those of the levels below are half a byte, less 8: in a byte of
+the latter are the numbers i and i + QUAD of each 2 * QUAD. Memory is what this takes, and items need less precision.
 */
 #include <math.h>
 
 #include "kernel.h"
 
 #define QUAD 4
-#define BLOCK 64   /* `BLOCK` of __init__.py */
+#define BLOCK 64
 
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__)
 #include <immintrin.h>
 #define VNNI __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
 #endif
 
-INLINE int64_t quads_of(const Pool *pool) { return (pool->dim + QUAD - 1) / QUAD; }
-int64_t codes_in_blocks(const Pool *pool) { return (pool->codes + BLOCK - 1) / BLOCK * BLOCK; }
-size_t table_work(const Pool *pool) { return QUAD * quads_of(pool) * (sizeof(int16_t) + 1); }
+INLINE int64_t whole(int64_t n, int64_t parts) { return (n + parts - 1) / parts * parts; }
+INLINE int64_t padded_dim(const Pool *pool) { return whole(pool->dim, 2 * QUAD); }
+INLINE int64_t coarse_entries(const Pool *pool) { return whole(pool->cell_codes, BLOCK); }
+INLINE int64_t fine_entries(const Pool *pool) { return (pool->levels - pool->depth) * TABLE; }
+int64_t table_entries(const Pool *pool) { return coarse_entries(pool) + fine_entries(pool); }
+int64_t table_work(const Pool *pool) { return padded_dim(pool) * (int64_t)sizeof(int16_t); }
 
-FAST static void products(const int8_t *books, const int16_t *query, int64_t codes, int64_t quads, int32_t *out) {
+FAST static void products(const uint8_t *books, const int16_t *query, int64_t codes, int64_t dim, int32_t *out) {
     for (int64_t first = 0; first < codes; first += BLOCK) {
-        int32_t *sums = out + first;
-        for (int i = 0; i < BLOCK; i++) sums[i] = 0;
-        for (int64_t quad = 0; quad < quads; quad++, books += BLOCK * QUAD, query += QUAD)
+        int32_t sums[BLOCK] = {0};
+        for (int64_t d = 0; d < dim; d += QUAD, books += BLOCK * QUAD)
             for (int i = 0; i < BLOCK; i++) {
-                const int8_t *book = books + QUAD * i;
-                sums[i] += (int16_t)book[0] * query[0] + (int16_t)book[1] * query[1]
-                           + (int16_t)book[2] * query[2] + (int16_t)book[3] * query[3];
+                const uint8_t *book = books + QUAD * i;
+                sums[i] += book[0] * query[d] + book[1] * query[d + 1] + book[2] * query[d + 2] + book[3] * query[d + 3];
             }
-        query -= QUAD * quads;
+        memcpy(out + first, sums, sizeof sums);
+    }
+}
+
+FAST static void half_products(const uint8_t *books, const int16_t *query, int64_t codes, int64_t dim, int32_t *out) {
+    for (int64_t first = 0; first < codes; first += BLOCK) {
+        int32_t sums[BLOCK] = {0};
+        for (int64_t d = 0; d < dim; d += 2 * QUAD, books += BLOCK * QUAD)
+            for (int i = 0; i < BLOCK; i++) {
+                const uint8_t *book = books + QUAD * i;
+                sums[i] += (book[0] & 15) * query[d] + (book[1] & 15) * query[d + 1] + (book[2] & 15) * query[d + 2]
+                           + (book[3] & 15) * query[d + 3] + (book[0] >> 4) * query[d + 4]
+                           + (book[1] >> 4) * query[d + 5] + (book[2] >> 4) * query[d + 6]
+                           + (book[3] >> 4) * query[d + 7];
+            }
+        memcpy(out + first, sums, sizeof sums);
     }
 }
 
 #ifdef VNNI
-/* The same where there are instructions for products of bytes, of which one is unsigned: the query's, + 128. */
-VNNI static void products_of_bytes(const int8_t *books, const int32_t *book_sums, const uint8_t *query,
-                                   int64_t codes, int64_t quads, int32_t *out) {
-    const __m512i *block = (const __m512i *)books;
-    for (int64_t first = 0; first < codes; first += BLOCK, block += 4 * quads) {
-        __m512i sums[4];
-        for (int i = 0; i < 4; i++)
-            sums[i] = _mm512_slli_epi32(_mm512_loadu_si512(book_sums + first + 16 * i), 7);
-        for (int i = 0; i < 4; i++) sums[i] = _mm512_sub_epi32(_mm512_setzero_si512(), sums[i]);
-        for (int64_t quad = 0; quad < quads; quad++) {
-            int32_t four;
-            memcpy(&four, query + QUAD * quad, sizeof four);
-            __m512i of_query = _mm512_set1_epi32(four);
-            for (int i = 0; i < 4; i++)
-                sums[i] = _mm512_dpbusd_epi32(sums[i], of_query, _mm512_loadu_si512(block + 4 * quad + i));
+/* Both, where there are instructions for products of bytes. */
+VNNI static void products_of_bytes(const uint8_t *books, const int8_t *query, int64_t codes, int64_t dim, int half,
+                                   int32_t *out) {
+    const __m512i low = _mm512_set1_epi8(15);
+    for (int64_t first = 0; first < codes; first += BLOCK) {
+        __m512i sums[4] = {0};
+        for (int64_t d = 0; d < dim; d += half ? 2 * QUAD : QUAD, books += BLOCK * QUAD) {
+            int32_t quads[2] = {0};
+            memcpy(quads, query + d, half ? 2 * QUAD : QUAD);
+            __m512i one = _mm512_set1_epi32(quads[0]), other = _mm512_set1_epi32(quads[1]);
+            for (int i = 0; i < 4; i++) {
+                __m512i book = _mm512_loadu_si512(books + 64 * i);
+                if (half) {
+                    sums[i] = _mm512_dpbusd_epi32(sums[i], _mm512_and_si512(book, low), one);
+                    book = _mm512_and_si512(_mm512_srli_epi16(book, 4), low);
+                }
+                sums[i] = _mm512_dpbusd_epi32(sums[i], book, half ? other : one);
+            }
         }
         for (int i = 0; i < 4; i++) _mm512_storeu_si512(out + first + 16 * i, sums[i]);
     }
 }
+
+VNNI static void products_by_vnni(const Pool *pool, const int16_t *query, int32_t *out) {
+    int64_t dim = padded_dim(pool), coarse = coarse_entries(pool);
+    int8_t *bytes = (int8_t *)query; /* each is written after it was read */
+    for (int64_t d = 0; d < dim; d++) bytes[d] = (int8_t)query[d];
+    products_of_bytes(pool->coarse, bytes, coarse, dim, 0, out);
+    products_of_bytes(pool->fine, bytes, fine_entries(pool), dim, 1, out + coarse);
+}
 #endif
 
-FAST static void to_units(const float *factor, float length, int64_t codes, int32_t *out) {
+FAST static void to_units(const float *factor, float length, int32_t less, int64_t codes, int32_t *out) {
     for (int64_t code = 0; code < codes; code++)
-        out[code] = (int32_t)rintf((float)out[code] * factor[code] / length);
+        out[code] = (int32_t)rintf((float)(out[code] - less) * factor[code] / length);
 }
 
 void tables_of(const Pool *pool, const float *z, void *work, int32_t *out) {
-    int64_t dim = pool->dim, quads = quads_of(pool), codes = codes_in_blocks(pool), square = 0;
+    int64_t dim = padded_dim(pool), coarse = coarse_entries(pool), fine = fine_entries(pool);
     int16_t *query = work;
     float most = 0;
-    for (int64_t d = 0; d < dim; d++) most = fabsf(z[d]) > most ? fabsf(z[d]) : most;
+    for (int64_t d = 0; d < pool->dim; d++) most = fabsf(z[d]) > most ? fabsf(z[d]) : most;
     float scale = most > 0 ? 127.0f / most : 0.0f;
-    for (int64_t d = 0; d < QUAD * quads; d++) {
-        query[d] = d < dim ? (int16_t)rintf(z[d] * scale) : 0;
+    int64_t square = 0;
+    int32_t sum = 0;
+    for (int64_t d = 0; d < dim; d++) {
+        query[d] = d < pool->dim ? (int16_t)rintf(z[d] * scale) : 0;
         square += (int32_t)query[d] * query[d];
+        sum += query[d];
     }
+    float length = square ? (float)sqrt((double)square) : 1.0f;
 #ifdef VNNI
-    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vl")) {
-        uint8_t *bytes = (uint8_t *)(query + QUAD * quads);
-        for (int64_t d = 0; d < QUAD * quads; d++) bytes[d] = (uint8_t)(query[d] + 128);
-        products_of_bytes(pool->small, pool->small_sums, bytes, codes, quads, out);
-    } else
+    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vl")) products_by_vnni(pool, query, out);
+    else
 #endif
-        products(pool->small, query, codes, quads, out);
-    to_units(pool->factor, square ? (float)sqrt((double)square) : 1.0f, pool->codes, out);
+    {
+        products(pool->coarse, query, coarse, dim, out);
+        half_products(pool->fine, query, fine, dim, out + coarse);
+    }
+    to_units(pool->factor, length, 128 * sum, coarse, out);
+    to_units(pool->factor + coarse, length, 8 * sum, fine, out + coarse);
 }
