@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from genius.search import kernel
 from genius.search.cell_search import CellSearch
-from genius.search.cells import MAX_CELLS, CellCodebooks, Cells, cell_candidates, parents_kept
+from genius.search.cells import MAX_CELLS, NEAREST, CellCodebooks, Cells, cell_candidates, parents_kept
 from genius.search.codebooks import Codebooks
 from genius.search.kernel import CompiledCells, load_kernel
 from genius.search.kernel.build import compile_kernel
@@ -88,6 +88,8 @@ def naive(pool: Pool, rows: Any, beam: int, leaves: int, limit: int) -> set[int]
         prefixes = {codes[:level] for codes in items.values() if codes[: level - 1] in kept}
         most = beam if level == books.depth else parents_kept(beam)
         kept = sorted(prefixes, key=lambda prefix: (-score(prefix), prefix))[:most]
+        if level == books.depth and len(kept) > NEAREST:
+            kept = [prefix for prefix in kept if score(prefix) >= score(kept[NEAREST - 1]) - pool.cells.margin]
         under = {row: codes for row, codes in items.items() if codes[:level] in kept}
         if len(under) <= leaves:
             break
@@ -200,7 +202,9 @@ def test_filters_equal_a_smaller_pool(search: Any) -> None:
         return
     smaller = Trie.build(pool.codes[rows], pool.sizes, rows)
     options = {"leaves": leaves, "limit": limit}
-    expected = cell_candidates(smaller, Cells(smaller, pool.cell_books), pool.z, beam, **options)
+    cells = Cells(smaller, pool.cell_books)
+    cells.margin = pool.cells.margin  # it is measured with other items
+    expected = cell_candidates(smaller, cells, pool.z, beam, **options)
     found = cell_candidates(
         pool.trie, pool.cells, pool.z, beam, modalities=modalities, allowed=allowed, **options
     )

@@ -27,6 +27,8 @@ from genius.search.codebooks import Codebooks
 from genius.search.trie import ItemFilter, Trie
 
 MAX_CELLS = 1 << 18
+NEAREST = 16  # cells; the others are compared with the last of these
+MEASURED = 512  # items whose distance to their cell is measured
 ITEMS_PER_CELL = 64  # in larger pools the beam of `lookup` goes below the cells
 UNITS = np.float32(1 << 16)  # of the longest possible sum of code vectors
 INVERSE_UNITS = np.float32(1 << 11)  # of its inverse
@@ -109,7 +111,17 @@ class Cells:
             np.where(count > 0, inverse, np.uint16(0))
             for inverse, count in zip(books.prefix_inverse, per_prefix, strict=True)
         ]
+        self.margin = self._margin(trie)
         self.inverse = np.zeros(trie.items, dtype=np.uint16)  # inverse length of each item; 0: not known yet
+
+    def _margin(self, trie: Trie) -> int:
+        """How much worse than the nearest cells others may be, in units: as far as items are from their own."""
+        codes = trie.codes(np.unique(np.linspace(0, trie.items - 1, MEASURED).astype(np.int64)))
+        parts = [self.books.codebooks.vectors[level][codes[:, number]] for number, level in enumerate(self.books.codebooks.levels)]
+        sums, cells = np.sum(parts, axis=0), np.sum(parts[: self.books.depth], axis=0)
+        lengths = np.linalg.norm(sums, axis=1) * np.linalg.norm(cells, axis=1)
+        cosine = np.vecdot(sums, cells) / np.maximum(lengths, np.float32(1e-6))
+        return int(np.rint(UNITS * INVERSE_UNITS * np.mean(1 - cosine)))
 
     @property
     def nbytes(self) -> int:
@@ -161,8 +173,9 @@ def cell_candidates(
 ) -> Candidates:
     """The `limit` items with the largest cosine, of those under the `beam` best prefixes.
 
-    The beam ends at the cells or as soon as it holds no more than `leaves` items. If the cells have more, the
-    best of them are taken until there are so many.
+    The beam ends at the cells or as soon as it holds no more than `leaves` items. Cells that are by the margin
+    worse than the nearest ones are left out: for most queries, the beam is wider than it has to be. If the
+    cells have more items than `leaves`, the best of them are taken until there are so many.
     """
     books = cells.books
     tables = books.tables(z)
@@ -176,6 +189,9 @@ def cell_candidates(
         scores = sums * cells.prefix_inverse[level].take(prefixes)
         kept = top_k(scores, beam if stride == 1 else parents_kept(beam), np.flatnonzero(count))
         prefixes, sums, scores, count = prefixes[kept], sums[kept], scores[kept], count[kept]
+        if stride == 1 and len(kept) > NEAREST:
+            near = scores >= np.partition(scores, -NEAREST)[-NEAREST] - cells.margin
+            prefixes, sums, scores, count = prefixes[near], sums[near], scores[near], count[near]
         if count.sum() <= leaves:
             break
     if count.sum() > leaves:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from genius.search.arrays import Bools, Floats, Ints
 from genius.search.candidates import Candidates
-from genius.search.cells import CellCodebooks, Cells, parents_kept
+from genius.search.cells import NEAREST, CellCodebooks, Cells, parents_kept
 from genius.search.kernel.build import LIBRARY
 from genius.search.rank import RankedItems
 from genius.search.trie import ItemFilter, Trie
@@ -37,7 +37,7 @@ class _Pool(ctypes.Structure):
         *((name, c_int32) for name in ("levels", "depth", "width", "code_at", "row_at", "row_bytes")),
         *((name, c_int32) for name in ("dim", "cell_codes")),
         *((name, c_void_p) for name in ("sizes", "records", "start", "filled", "filled_start")),
-        ("filled_cells", c_int64),
+        *((name, c_int64) for name in ("filled_cells", "nearest", "margin")),
         *((name, c_void_p) for name in ("inverse", "prefix_inverse", "coarse", "fine")),
         *((name, c_void_p) for name in ("factor", "vectors")),
     )
@@ -108,6 +108,8 @@ class CompiledCells:
             dim=books.codebooks.dim,
             cell_codes=sum(books.sizes[: books.depth]),
             filled_cells=len(cells.filled),
+            nearest=NEAREST,
+            margin=cells.margin,
             **{name: array.ctypes.data for name, array in arrays.items()},
         )
 

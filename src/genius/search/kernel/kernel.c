@@ -9,7 +9,6 @@ items are float32, summed in 16 lanes in the same order on every processor; NumP
 #define WORST INT64_MIN
 #define NONE INT32_MIN  /* the score of a child without items */
 #define PREFETCHED 512  /* bytes of a cell that are loaded in advance */
-#define NEAREST 16
 
 int32_t genius_kernel_version(void) { return VERSION; }
 
@@ -104,26 +103,17 @@ typedef struct {
 } Children;
 
 /* Scores of the children of one prefix, (sum + table[code]) * inverse[code], and the best of each LANES of them. */
-FAST static void score_children(int32_t sum, const int32_t *table, const uint16_t *inverse, int64_t size,
-                                int32_t *scores, int32_t *most) {
-    for (int64_t first = 0; first < size; first += LANES) {
-        int64_t width = size - first < LANES ? size - first : LANES;
+FAST static void score_children(int32_t sum, const int32_t *restrict table, const uint16_t *restrict inverse,
+                                int64_t size, int64_t row, int32_t *restrict scores, int32_t *restrict most) {
+    for (int64_t i = 0; i < size; i++) {
+        int32_t score = (sum + table[i]) * (int32_t)inverse[i];
+        scores[i] = inverse[i] ? score : NONE;
+    }
+    for (int64_t i = size; i < row; i++) scores[i] = NONE;
+    for (int64_t group = 0; group < row / LANES; group++) {
         int32_t best = NONE;
-        if (width == LANES)
-            for (int i = 0; i < LANES; i++) {
-                int32_t score = (sum + table[first + i]) * (int32_t)inverse[first + i];
-                score = inverse[first + i] ? score : NONE;
-                scores[first + i] = score;
-                best = score > best ? score : best;
-            }
-        else
-            for (int i = 0; i < LANES; i++) {
-                int32_t score = NONE;
-                if (i < width && inverse[first + i]) score = (sum + table[first + i]) * (int32_t)inverse[first + i];
-                scores[first + i] = score;
-                best = score > best ? score : best;
-            }
-        most[first / LANES] = best;
+        for (int i = 0; i < LANES; i++) best = scores[LANES * group + i] > best ? scores[LANES * group + i] : best;
+        most[group] = best;
     }
 }
 
@@ -297,8 +287,8 @@ static int32_t make_tables(const Pool *pool, const Request *request, Room *room)
     return later;
 }
 
-/* Scores the children of the kept prefixes and keeps the best of these instead; returns how many. The first cells
-   are the NEAREST best ones, in whose items most candidates are found. */
+/* Scores the children of the kept prefixes and keeps the best of these instead; returns how many. Of cells, the
+   nearest come first, and those that are worse by more than the margin are dropped. */
 static int64_t descend(const Pool *pool, const Request *request, Room *room, int64_t level, int64_t stride,
                        int64_t count) {
     int64_t size = pool->sizes[level], row = (size + LANES - 1) / LANES * LANES, last = level == pool->depth - 1;
@@ -308,20 +298,30 @@ static int64_t descend(const Pool *pool, const Request *request, Room *room, int
         const uint16_t *inverse = pool->prefix_inverse[level];
         int64_t next = index_of(room->kept[p + 2 < count ? p + 2 : p]) * size;
         for (int64_t i = 0; i < size; i += 32) __builtin_prefetch(inverse + next + i);
-        score_children(room->sums[p], room->tables[level], inverse + index_of(room->kept[p]) * size, size,
+        score_children(room->sums[p], room->tables[level], inverse + index_of(room->kept[p]) * size, size, row,
                        room->scores + p * row, room->most + p * row / LANES);
     }
-    int64_t groups = count * row / LANES, limit = last ? request->beam : request->parents, worst = WORST;
-    if (groups > limit && !request->mask && (level || !request->modalities)) { /* so many children are better */
-        for (int64_t i = 0; i < groups; i++) room->keys[i] = key_of(room->most[i], i);
-        worst = key_of(score_of(select_largest(room->keys, groups, limit)), INT32_MAX);
+    int64_t groups = count * row / LANES, limit = last ? request->beam : request->parents, nearest = pool->nearest;
+    int64_t *keys = room->keys, worst = WORST;
+    if (!request->mask && (level || !request->modalities)) { /* no worse than the best of so many groups */
+        for (int64_t i = 0; i < groups; i++) keys[i] = key_of(room->most[i], i);
+        if (groups > limit) worst = key_of(score_of(select_largest(keys, groups, limit)), INT32_MAX);
+        int64_t some = groups < limit ? groups : limit;
+        if (last && some > nearest) {
+            int64_t near = key_of(score_of(select_largest(keys, some, nearest)) - pool->margin, INT32_MAX);
+            worst = near > worst ? near : worst;
+        }
     }
     Best best;
-    best_init(&best, room->keys, limit, limit + limit / 4 + 64, worst);
+    best_init(&best, keys, limit, limit + limit / 4 + 64, worst);
     add_children(&children, &best);
-    if (last && best.count > NEAREST) select_largest(room->keys, best.count, NEAREST);
-    memcpy(room->kept, room->keys, sizeof(int64_t) * best.count);
-    return best.count;
+    int64_t least = INT64_MIN, n = 0;
+    if (last && best.count > nearest) least = score_of(select_largest(keys, best.count, nearest)) - pool->margin;
+    for (int64_t i = 0; i < best.count; i++) {
+        room->kept[n] = keys[i];
+        n += score_of(keys[i]) >= least;
+    }
+    return n;
 }
 
 /* Scores the items of the kept cells; of more than `leaves` of them, those of the best cells. */
@@ -338,7 +338,7 @@ static void scan_cells(const Scan *scan, const Room *room, int64_t count, Best *
         seen->leaves += count_items(request, range.start, range.end);
     }
     seen->beams = n;
-    int64_t first = NEAREST < n ? NEAREST : n;
+    int64_t first = pool->nearest < n ? pool->nearest : n; /* most candidates are among their items */
     scan_all(scan, room->ranges, first, best);
     best_shrink(best);
     scan_all(scan, room->ranges + first, n - first, best);

@@ -27,6 +27,7 @@ typedef struct {
     const int32_t *start;            /* (cells + 1,) first position of each cell */
     const int32_t *filled, *filled_start; /* cells with items; their first positions, and `items` */
     int64_t filled_cells;
+    int64_t nearest, margin;         /* cells with scores more than `margin` below the `nearest` best are dropped */
     uint16_t *inverse;               /* (items,) inverse length of each item, 0 where not known yet */
     const uint16_t *const *prefix_inverse; /* (depth,) of all prefixes of 1, 2, ... codes; 0: no items */
     const uint8_t *coarse, *fine;    /* code vectors in whole numbers, of cells and below: see tables.c */
