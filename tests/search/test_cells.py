@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from genius.search import kernel
 from genius.search.cell_search import CellSearch
-from genius.search.cells import MAX_CELLS, NEAREST, CellCodebooks, Cells, cell_candidates, parents_kept
+from genius.search.cells import MAX_CELLS, CellCodebooks, Cells, cell_candidates, parents_kept
 from genius.search.codebooks import Codebooks
 from genius.search.kernel import CompiledCells, load_kernel
 from genius.search.kernel.build import compile_kernel
@@ -60,6 +60,7 @@ class Pool:
         self.cell_books = CellCodebooks(self.codebooks)
         self.trie = Trie.build(self.codes, sizes)
         self.cells = Cells(self.trie, self.cell_books)
+        self.cells.nearest = min(self.cells.nearest, 16)  # as in a large pool: then some cells are left out
         z = rng.normal(size=DIM).astype(np.float32)
         self.z = z / np.linalg.norm(z)
 
@@ -68,7 +69,7 @@ class Pool:
         return np.sum([book[self.codes[:, level]] for level, book in enumerate(self.books)], axis=0)
 
 
-def naive(pool: Pool, rows: Any, beam: int, leaves: int, limit: int) -> set[int]:
+def naive(pool: Pool, rows: Any, beam: int, leaves: int, limit: int, filtered: bool) -> set[int]:
     """The rows that a search among `rows` keeps, one prefix at a time, with the same whole numbers."""
     books, tables = pool.cell_books, pool.cell_books.tables(pool.z)
     items = {int(row): tuple(pool.codes[row].tolist()) for row in rows}
@@ -88,8 +89,9 @@ def naive(pool: Pool, rows: Any, beam: int, leaves: int, limit: int) -> set[int]
         prefixes = {codes[:level] for codes in items.values() if codes[: level - 1] in kept}
         most = beam if level == books.depth else parents_kept(beam)
         kept = sorted(prefixes, key=lambda prefix: (-score(prefix), prefix))[:most]
-        if level == books.depth and len(kept) > NEAREST:
-            kept = [prefix for prefix in kept if score(prefix) >= score(kept[NEAREST - 1]) - pool.cells.margin]
+        nearest = pool.cells.nearest
+        if level == books.depth and len(kept) > nearest and not filtered:
+            kept = [prefix for prefix in kept if score(prefix) >= score(kept[nearest - 1]) - pool.cells.margin]
         under = {row: codes for row, codes in items.items() if codes[:level] in kept}
         if len(under) <= leaves:
             break
@@ -146,7 +148,9 @@ def test_equals_a_naive_search(search: Any) -> None:
         allowed=allowed,
     )
     assert np.all(np.diff(found.positions) > 0)
-    assert set(pool.trie.rows(found.positions).tolist()) == naive(pool, rows, beam, leaves, limit)
+    assert set(pool.trie.rows(found.positions).tolist()) == naive(
+        pool, rows, beam, leaves, limit, share is not None
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -157,7 +161,9 @@ def test_kernel_finds_the_same_candidates(library: Any, search: Any) -> None:
     allowed, modalities, _ = limits(pool, share, choose)
     options = {"leaves": leaves, "limit": limit, "modalities": modalities, "allowed": allowed}
     expected = cell_candidates(pool.trie, pool.cells, pool.z, beam, **options)
-    fresh = CompiledCells(library, Cells(pool.trie, pool.cell_books))  # knows no lengths yet
+    cells = Cells(pool.trie, pool.cell_books)  # knows no lengths yet
+    cells.nearest = pool.cells.nearest
+    fresh = CompiledCells(library, cells)
     found = fresh.candidates(pool.trie, pool.z, beam, **options)
     assert np.array_equal(found.positions, expected.positions)
     assert (found.beams, found.leaves) == (expected.beams, expected.leaves)
@@ -203,8 +209,9 @@ def test_filters_equal_a_smaller_pool(search: Any) -> None:
     smaller = Trie.build(pool.codes[rows], pool.sizes, rows)
     options = {"leaves": leaves, "limit": limit}
     cells = Cells(smaller, pool.cell_books)
-    cells.margin = pool.cells.margin  # it is measured with other items
-    expected = cell_candidates(smaller, cells, pool.z, beam, **options)
+    cells.nearest, cells.margin = pool.cells.nearest, pool.cells.margin  # are measured with other items
+    everything = None if share is None else smaller.allow(np.ones(items, bool))
+    expected = cell_candidates(smaller, cells, pool.z, beam, allowed=everything, **options)
     found = cell_candidates(
         pool.trie, pool.cells, pool.z, beam, modalities=modalities, allowed=allowed, **options
     )

@@ -27,7 +27,7 @@ from genius.search.codebooks import Codebooks
 from genius.search.trie import ItemFilter, Trie
 
 MAX_CELLS = 1 << 18
-NEAREST = 16  # cells; the others are compared with the last of these
+NEAREST, NEAREST_ITEMS = 16, 300  # cells with so many items; others are compared with the last of these
 MEASURED = 512  # items whose distance to their cell is measured
 ITEMS_PER_CELL = 64  # in larger pools the beam of `lookup` goes below the cells
 UNITS = np.float32(1 << 16)  # of the longest possible sum of code vectors
@@ -111,13 +111,15 @@ class Cells:
             np.where(count > 0, inverse, np.uint16(0))
             for inverse, count in zip(books.prefix_inverse, per_prefix, strict=True)
         ]
-        self.margin = self._margin(trie)
+        around = float(np.square(counts, dtype=np.float64).sum()) / trie.items  # items in the cell of an item
+        self.nearest, self.margin = max(NEAREST, round(NEAREST_ITEMS / around)), self._margin(trie)
         self.inverse = np.zeros(trie.items, dtype=np.uint16)  # inverse length of each item; 0: not known yet
 
     def _margin(self, trie: Trie) -> int:
         """How much worse than the nearest cells others may be, in units: as far as items are from their own."""
         codes = trie.codes(np.unique(np.linspace(0, trie.items - 1, MEASURED).astype(np.int64)))
-        parts = [self.books.codebooks.vectors[level][codes[:, number]] for number, level in enumerate(self.books.codebooks.levels)]
+        books = self.books.codebooks
+        parts = [books.vectors[level][codes[:, number]] for number, level in enumerate(books.levels)]
         sums, cells = np.sum(parts, axis=0), np.sum(parts[: self.books.depth], axis=0)
         lengths = np.linalg.norm(sums, axis=1) * np.linalg.norm(cells, axis=1)
         cosine = np.vecdot(sums, cells) / np.maximum(lengths, np.float32(1e-6))
@@ -174,8 +176,8 @@ def cell_candidates(
     """The `limit` items with the largest cosine, of those under the `beam` best prefixes.
 
     The beam ends at the cells or as soon as it holds no more than `leaves` items. Cells that are by the margin
-    worse than the nearest ones are left out: for most queries, the beam is wider than it has to be. If the
-    cells have more items than `leaves`, the best of them are taken until there are so many.
+    worse than the nearest ones are left out, unless there is a filter: for most queries, the beam is wider than
+    it has to be. If the cells have more items than `leaves`, the best are taken until there are so many.
     """
     books = cells.books
     tables = books.tables(z)
@@ -189,8 +191,8 @@ def cell_candidates(
         scores = sums * cells.prefix_inverse[level].take(prefixes)
         kept = top_k(scores, beam if stride == 1 else parents_kept(beam), np.flatnonzero(count))
         prefixes, sums, scores, count = prefixes[kept], sums[kept], scores[kept], count[kept]
-        if stride == 1 and len(kept) > NEAREST:
-            near = scores >= np.partition(scores, -NEAREST)[-NEAREST] - cells.margin
+        if stride == 1 and len(kept) > cells.nearest and allowed is None:
+            near = scores >= np.partition(scores, -cells.nearest)[-cells.nearest] - cells.margin
             prefixes, sums, scores, count = prefixes[near], sums[near], scores[near], count[near]
         if count.sum() <= leaves:
             break

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from genius.search.arrays import Bools, Floats, Ints
 from genius.search.candidates import Candidates
-from genius.search.cells import NEAREST, CellCodebooks, Cells, parents_kept
+from genius.search.cells import CellCodebooks, Cells, parents_kept
 from genius.search.kernel.build import LIBRARY
 from genius.search.rank import RankedItems
 from genius.search.trie import ItemFilter, Trie
@@ -108,7 +108,7 @@ class CompiledCells:
             dim=books.codebooks.dim,
             cell_codes=sum(books.sizes[: books.depth]),
             filled_cells=len(cells.filled),
-            nearest=NEAREST,
+            nearest=cells.nearest,
             margin=cells.margin,
             **{name: array.ctypes.data for name, array in arrays.items()},
         )

@@ -288,7 +288,7 @@ static int32_t make_tables(const Pool *pool, const Request *request, Room *room)
 }
 
 /* Scores the children of the kept prefixes and keeps the best of these instead; returns how many. Of cells, the
-   nearest come first, and those that are worse by more than the margin are dropped. */
+   nearest come first, and without a filter those that are worse by more than the margin are dropped. */
 static int64_t descend(const Pool *pool, const Request *request, Room *room, int64_t level, int64_t stride,
                        int64_t count) {
     int64_t size = pool->sizes[level], row = (size + LANES - 1) / LANES * LANES, last = level == pool->depth - 1;
@@ -316,10 +316,11 @@ static int64_t descend(const Pool *pool, const Request *request, Room *room, int
     best_init(&best, keys, limit, limit + limit / 4 + 64, worst);
     add_children(&children, &best);
     int64_t least = INT64_MIN, n = 0;
-    if (last && best.count > nearest) least = score_of(select_largest(keys, best.count, nearest)) - pool->margin;
+    if (last && best.count > nearest && !request->mask) least = score_of(select_largest(keys, best.count, nearest)) - pool->margin;
     for (int64_t i = 0; i < best.count; i++) {
         room->kept[n] = keys[i];
         n += score_of(keys[i]) >= least;
+        __builtin_prefetch(pool->start + index_of(keys[i]) * stride);
     }
     return n;
 }
