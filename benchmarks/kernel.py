@@ -38,9 +38,9 @@ from genius.search.trie import Trie
 Floats = NDArray[np.float32]
 Figures = dict[str, Any]
 DIM, K, QUERIES = 256, 10, 200
-BEAMS = (60, 80, 100, 120, 150, 200, 250, 300, 350, 400, 500, 600, 800)
-VECTORS = [(beam, reranked) for beam in BEAMS for reranked in (20, 30, 40)]
-CODES = [(beam, reranked) for beam in (10, 20, 40, 80, 160, 320, 640) for reranked in (10, 20)]
+BEAMS = (60, 80, 100, 120, 150, 200, 250, 300, 350, 400, 500, 600, 800, 1000)
+VECTORS = [(beam, reranked, leaves) for beam in BEAMS for reranked in (30, 40, 60) for leaves in (8, 32)]
+CODES = [(beam, reranked, 32) for beam in (10, 20, 40, 80, 160, 320, 640) for reranked in (10, 14, 20)]
 RECALLS = (0.95, 0.98)
 
 
@@ -66,7 +66,7 @@ def main(
 
 
 class Pool:
-    """Vectors with codes, and queries with their nearest items; what takes long to make is kept in a folder."""
+    """Vectors with codes, and queries with their nearest items; a folder keeps what takes long to make."""
 
     def __init__(self, x: Floats, modality: NDArray[np.uint8], z: Floats, name: str, folder: Path) -> None:
         self.x, self.z, self.folder, made = x, z, folder, folder / f"{name}.npz"
@@ -121,9 +121,12 @@ def _compare(pool: Pool, rivals: list[str], rounds: int) -> Figures:
         ours = OurSearch(pool)
         built |= ours.built
         for name, settings in (("lookup, vectors", VECTORS), ("lookup, codes", CODES)):
-            for beam, reranked in settings:
-                options = SearchOptions("lookup", name.split()[1], beam=beam, k=K, reranked=reranked)  # type: ignore[arg-type]
-                calls[name, f"beam {beam}, {reranked} re-ranked"] = partial(ours.timed, options)
+            for beam, reranked, leaves in settings:
+                options = SearchOptions(
+                    "lookup", name.split()[1], beam=beam, k=K, reranked=reranked, leaves=leaves * beam
+                )  # type: ignore[arg-type]
+                setting = f"beam {beam}, {reranked} re-ranked, {leaves} leaves a beam"
+                calls[name, setting] = partial(ours.timed, options)
         times: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
         found: dict[tuple[str, str], Any] = {}
         for _ in range(rounds):
@@ -170,7 +173,7 @@ class OurSearch:
 
 
 def _at_equal_recall(points: Figures, times: dict[tuple[str, str], list[float]], built: Figures) -> Figures:
-    """Lookup's time over its rivals', round by round: by vectors at fixed recalls, by codes at their settings."""
+    """Lookup's time over its rivals': by vectors at fixed recalls, by codes at each setting of theirs."""
     found: Figures = {}
 
     def compared(own: str, rival: str, setting: str, recall: float) -> Figures:

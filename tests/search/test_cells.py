@@ -91,7 +91,9 @@ def naive(pool: Pool, rows: Any, beam: int, leaves: int, limit: int, filtered: b
         kept = sorted(prefixes, key=lambda prefix: (-score(prefix), prefix))[:most]
         nearest = pool.cells.nearest
         if level == books.depth and len(kept) > nearest and not filtered:
-            kept = [prefix for prefix in kept if score(prefix) >= score(kept[nearest - 1]) - pool.cells.margin]
+            kept = [
+                prefix for prefix in kept if score(prefix) >= score(kept[nearest - 1]) - pool.cells.margin
+            ]
         under = {row: codes for row, codes in items.items() if codes[:level] in kept}
         if len(under) <= leaves:
             break

@@ -116,7 +116,7 @@ class Cells:
         self.inverse = np.zeros(trie.items, dtype=np.uint16)  # inverse length of each item; 0: not known yet
 
     def _margin(self, trie: Trie) -> int:
-        """How much worse than the nearest cells others may be, in units: as far as items are from their own."""
+        """How much worse than the nearest cells others may be, in units: as items are from their own cell."""
         codes = trie.codes(np.unique(np.linspace(0, trie.items - 1, MEASURED).astype(np.int64)))
         books = self.books.codebooks
         parts = [books.vectors[level][codes[:, number]] for number, level in enumerate(books.levels)]
@@ -175,9 +175,9 @@ def cell_candidates(
 ) -> Candidates:
     """The `limit` items with the largest cosine, of those under the `beam` best prefixes.
 
-    The beam ends at the cells or as soon as it holds no more than `leaves` items. Cells that are by the margin
-    worse than the nearest ones are left out, unless there is a filter: for most queries, the beam is wider than
-    it has to be. If the cells have more items than `leaves`, the best are taken until there are so many.
+    The beam ends at the cells or as soon as it holds no more than `leaves` items. Cells that are worse than
+    the nearest ones by the margin are left out, unless there is a filter: for most queries, the beam is wider
+    than it has to be. If the cells have more items than `leaves`, the best are taken until there are so many.
     """
     books = cells.books
     tables = books.tables(z)

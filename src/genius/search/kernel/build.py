@@ -1,4 +1,4 @@
-"""Compiles the kernel: `python src/genius/search/kernel/build.py`, and each installation does (hatch_build.py).
+"""Compiles the kernel: `python src/genius/search/kernel/build.py`; each installation does (hatch_build.py).
 
 Only the standard library is used here, since it runs before anything else is installed.
 """
