@@ -1,4 +1,4 @@
-"""The compiled form of `genius.search.cells` and of the re-ranking after it: kernel.c, called through ctypes.
+"""The compiled form of `genius.search.cells` and of the re-ranking after it: C, called through ctypes.
 
 The library is built when the package is installed, where there is a C compiler (`hatch_build.py`); without it
 everything works in NumPy. `GENIUS_KERNEL=numpy` does so where it is there.
@@ -23,14 +23,14 @@ from genius.search.kernel.build import LIBRARY
 from genius.search.rank import RankedItems
 from genius.search.trie import ItemFilter, Trie
 
-VERSION = 2  # of kernel.c: a library that was built from another one is not used
+VERSION = 2  # of the kernel: a library that was built from another one is not used
 LEARNED_AT_ONCE = 1 << 14  # items whose lengths are computed together
 BLOCK, QUAD, TABLE = 64, 4, 256  # see tables.c
 UNKNOWN_LENGTHS, NO_MEMORY, NO_VECTOR = -1, -2, -3
 
 
 class _Pool(ctypes.Structure):
-    """`Pool` of kernel.c."""
+    """`Pool` of kernel.h."""
 
     _fields_ = (
         ("items", c_int64),
@@ -44,7 +44,7 @@ class _Pool(ctypes.Structure):
 
 
 class _Request(ctypes.Structure):
-    """`Request` of kernel.c."""
+    """`Request` of kernel.h."""
 
     _fields_ = (
         *((name, c_int64) for name in ("beam", "parents", "leaves", "limit", "room")),
@@ -57,7 +57,7 @@ class _Request(ctypes.Structure):
 
 
 class _Seen(ctypes.Structure):
-    """`Seen` of kernel.c."""
+    """`Seen` of kernel.h."""
 
     _fields_ = tuple((name, c_int64) for name in ("beams", "leaves", "unknown"))
 
@@ -154,7 +154,7 @@ class CompiledCells:
             request.phi, request.vectors = phi.tobytes(), known[1]
             request.rows, request.dim = vectors.shape
         request.k, levels, seen = k, self._levels, _Seen()
-        first = request.limit + k  # after the positions: rows, scores and codes, see kernel.c
+        first = request.limit + k  # after the positions: rows, scores and codes, see rank.c
         out = np.empty(first + k + (k + 1) // 2 + (k * levels + 3) // 4 + 1, dtype=np.int64)
         count = self._call(self.library.genius_search, trie, request, out, seen)
         del kept
