@@ -23,9 +23,9 @@ from genius.search.kernel.build import LIBRARY
 from genius.search.rank import RankedItems
 from genius.search.trie import ItemFilter, Trie
 
-VERSION = 2  # of the kernel: a library that was built from another one is not used
+VERSION = 3  # of the kernel: a library that was built from another one is not used
 LEARNED_AT_ONCE = 1 << 14  # items whose lengths are computed together
-BLOCK, QUAD, TABLE = 64, 4, 256  # see tables.c
+BLOCK, WIDTH, TABLE = 64, 8, 256  # see tables.c: code vectors together, numbers of each, codes of a level
 UNKNOWN_LENGTHS, NO_MEMORY, NO_VECTOR = -1, -2, -3
 
 
@@ -71,7 +71,8 @@ def load_kernel(file: Path = LIBRARY) -> ctypes.CDLL | None:
         library = ctypes.CDLL(str(file))
     except OSError:  # built for another system
         return None
-    library.genius_candidates.restype = library.genius_search.restype = c_int64
+    for function in (library.genius_candidates, library.genius_search, library.genius_kernel_quad):
+        function.restype = c_int64
     return library if library.genius_kernel_version() == VERSION else None
 
 
@@ -81,7 +82,7 @@ class CompiledCells:
     def __init__(self, library: ctypes.CDLL, cells: Cells) -> None:
         self.library, self.cells = library, cells
         books, layout = cells.books, cells.layout
-        coarse, fine, factor = _blocks(books)
+        coarse, fine, factor = _blocks(books, int(library.genius_kernel_quad()))
         arrays = {
             "sizes": np.array(books.sizes, dtype=np.int32),
             "records": np.ascontiguousarray(cells.records),
@@ -206,11 +207,11 @@ class CompiledCells:
         return count
 
 
-def _blocks(books: CellCodebooks) -> tuple[NDArray[np.uint8], NDArray[np.uint8], Floats]:
+def _blocks(books: CellCodebooks, quad: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8], Floats]:
     """Code vectors of cells and of the levels below in the order of tables.c, and the factors of both."""
     levels, dim = books.codebooks.levels, books.codebooks.dim
     split = sum(books.sizes[: books.depth])
-    coarse = np.zeros((split + -split % BLOCK, dim + -dim % (2 * QUAD)), np.int8)
+    coarse = np.zeros((split + -split % BLOCK, dim + -dim % WIDTH), np.int8)
     coarse[:split, :dim] = books.small[:split]
     fine = np.zeros((TABLE * (len(levels) - books.depth), coarse.shape[1]), np.int8)
     factor = np.zeros(len(coarse) + len(fine), np.float32)
@@ -219,12 +220,16 @@ def _blocks(books: CellCodebooks) -> tuple[NDArray[np.uint8], NDArray[np.uint8],
         own = slice(TABLE * number, TABLE * number + books.sizes[books.depth + number])
         fine[own, :dim] = books.small[level]
         factor[len(coarse) :][own] = books.factor[level]
-    pairs = (fine + 8).astype(np.uint8).reshape(len(fine), fine.shape[1] // (2 * QUAD), 2, QUAD)
+    pairs = (fine + 8).astype(np.uint8).reshape(len(fine), fine.shape[1] // (2 * quad), 2, quad)
     halves = (pairs[:, :, 0] | pairs[:, :, 1] << 4).reshape(len(fine), fine.shape[1] // 2)
-    return _in_blocks((coarse.astype(np.int16) + 128).astype(np.uint8)), _in_blocks(halves), factor
+    return (
+        _in_blocks((coarse.astype(np.int16) + 128).astype(np.uint8), quad),
+        _in_blocks(halves, quad),
+        factor,
+    )
 
 
-def _in_blocks(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """BLOCK rows at a time: QUAD bytes of each, then the next."""
-    split = rows.reshape(-1, BLOCK, rows.shape[1] // QUAD, QUAD)
+def _in_blocks(rows: NDArray[np.uint8], quad: int) -> NDArray[np.uint8]:
+    """BLOCK rows at a time: `quad` bytes of each, then the next."""
+    split = rows.reshape(-1, BLOCK, rows.shape[1] // quad, quad)
     return np.ascontiguousarray(split.transpose(0, 2, 1, 3))

@@ -32,7 +32,8 @@ INLINE int64_t row_of(const Pool *pool, int64_t position) {
 /* The compiler makes scalars of arrays in nested loops; this is a vector for GCC and Clang, on any processor. */
 typedef float Lanes __attribute__((vector_size(sizeof(float) * LANES)));
 
-INLINE float sum_lanes(Lanes lanes) {
+INLINE float sum_lanes(const Lanes *of) {
+    Lanes lanes = *of;
     float half[8], quarter[4];
     for (int i = 0; i < 8; i++) half[i] = lanes[i] + lanes[i + 8];
     for (int i = 0; i < 4; i++) quarter[i] = half[i] + half[i + 4];
@@ -56,7 +57,7 @@ FAST static float product16(const uint16_t *vector, const float *phi, int64_t di
         memcpy(&value, &bits, sizeof value);
         lanes[d - whole] += value * phi[d];
     }
-    return sum_lanes(lanes);
+    return sum_lanes(&lanes);
 }
 
 /* <sum, z> and |sum|^2 of a sum of code vectors. */
@@ -80,7 +81,7 @@ FAST static void compare_sum(const float *const *code_vectors, int64_t levels, c
         products[d - whole] += sum * z[d];
         squares[d - whole] += sum * sum;
     }
-    *product = sum_lanes(products), *square = sum_lanes(squares);
+    *product = sum_lanes(&products), *square = sum_lanes(&squares);
 }
 
 /* All codes of the item at a position. */

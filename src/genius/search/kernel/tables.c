@@ -1,37 +1,43 @@
 /* Tables: the product of a query with every code vector, in units.
 
-Code vectors are in blocks of BLOCK, and a block has the first bytes of each of them, QUAD at a time, then the next:
-so the sums of many code vectors grow side by side, and none has to be put together from parts of a register.
-Numbers of the levels of cells are bytes, less 128; those of the levels below are half a byte, less 8: in a byte of
-the latter are the numbers i and i + QUAD of each 2 * QUAD. Memory is what this takes, and items need less precision.
+Code vectors are in blocks of BLOCK, and a block has the first `quad` bytes of each of them, then the next: so the
+sums of many code vectors grow side by side, and none has to be put together from parts of a register. Numbers of the
+levels of cells are bytes, less 128; those of the levels below are half a byte, less 8: a byte has the numbers i and
+i + quad of each 2 * quad. Reading them is what takes the time, and items need less precision.
 */
 #include <math.h>
 
 #include "kernel.h"
 
-#define QUAD 4
 #define BLOCK 64
+#define WIDTH 8    /* a code vector is filled up with zeros to a multiple of this */
+#define QUAD 4     /* bytes that one instruction multiplies and sums */
 
-#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__)
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && !defined(PLAIN)
 #include <immintrin.h>
 #define VNNI __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
 #endif
 
 INLINE int64_t whole(int64_t n, int64_t parts) { return (n + parts - 1) / parts * parts; }
-INLINE int64_t padded_dim(const Pool *pool) { return whole(pool->dim, 2 * QUAD); }
+INLINE int64_t padded_dim(const Pool *pool) { return whole(pool->dim, WIDTH); }
 INLINE int64_t coarse_entries(const Pool *pool) { return whole(pool->cell_codes, BLOCK); }
 INLINE int64_t fine_entries(const Pool *pool) { return (pool->levels - pool->depth) * TABLE; }
 int64_t table_entries(const Pool *pool) { return coarse_entries(pool) + fine_entries(pool); }
 int64_t table_work(const Pool *pool) { return padded_dim(pool) * (int64_t)sizeof(int16_t); }
 
+/* Bytes of a code vector that are next to each other. */
+int64_t genius_kernel_quad(void) {
+#ifdef VNNI
+    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vl")) return QUAD;
+#endif
+    return 1;
+}
+
 FAST static void products(const uint8_t *books, const int16_t *query, int64_t codes, int64_t dim, int32_t *out) {
     for (int64_t first = 0; first < codes; first += BLOCK) {
         int32_t sums[BLOCK] = {0};
-        for (int64_t d = 0; d < dim; d += QUAD, books += BLOCK * QUAD)
-            for (int i = 0; i < BLOCK; i++) {
-                const uint8_t *book = books + QUAD * i;
-                sums[i] += book[0] * query[d] + book[1] * query[d + 1] + book[2] * query[d + 2] + book[3] * query[d + 3];
-            }
+        for (int64_t d = 0; d < dim; d++, books += BLOCK)
+            for (int i = 0; i < BLOCK; i++) sums[i] += (int16_t)(books[i] * query[d]);
         memcpy(out + first, sums, sizeof sums);
     }
 }
@@ -39,14 +45,9 @@ FAST static void products(const uint8_t *books, const int16_t *query, int64_t co
 FAST static void half_products(const uint8_t *books, const int16_t *query, int64_t codes, int64_t dim, int32_t *out) {
     for (int64_t first = 0; first < codes; first += BLOCK) {
         int32_t sums[BLOCK] = {0};
-        for (int64_t d = 0; d < dim; d += 2 * QUAD, books += BLOCK * QUAD)
-            for (int i = 0; i < BLOCK; i++) {
-                const uint8_t *book = books + QUAD * i;
-                sums[i] += (book[0] & 15) * query[d] + (book[1] & 15) * query[d + 1] + (book[2] & 15) * query[d + 2]
-                           + (book[3] & 15) * query[d + 3] + (book[0] >> 4) * query[d + 4]
-                           + (book[1] >> 4) * query[d + 5] + (book[2] >> 4) * query[d + 6]
-                           + (book[3] >> 4) * query[d + 7];
-            }
+        for (int64_t d = 0; d < dim; d += 2, books += BLOCK)
+            for (int i = 0; i < BLOCK; i++)
+                sums[i] += (int16_t)((books[i] & 15) * query[d] + (books[i] >> 4) * query[d + 1]);
         memcpy(out + first, sums, sizeof sums);
     }
 }
@@ -104,7 +105,7 @@ void tables_of(const Pool *pool, const float *z, void *work, int32_t *out) {
     }
     float length = square ? (float)sqrt((double)square) : 1.0f;
 #ifdef VNNI
-    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vl")) products_by_vnni(pool, query, out);
+    if (genius_kernel_quad() == QUAD) products_by_vnni(pool, query, out);
     else
 #endif
     {
