@@ -93,9 +93,8 @@ def naive(pool: Pool, rows: Any, beam: int, leaves: int, limit: int, filtered: b
         kept = sorted(prefixes, key=lambda prefix: (-score(prefix), prefix))[:most]
         nearest = pool.cells.nearest
         if level == books.depth and len(kept) > nearest and not filtered:
-            kept = [
-                prefix for prefix in kept if score(prefix) >= score(kept[nearest - 1]) - pool.cells.margin
-            ]
+            least = score(kept[nearest - 1]) - pool.cells.margin(beam)
+            kept = [prefix for prefix in kept if score(prefix) >= least]
         under = {row: codes for row, codes in items.items() if codes[:level] in kept}
         if len(under) <= leaves:
             break
@@ -213,7 +212,7 @@ def test_filters_equal_a_smaller_pool(search: Any) -> None:
     smaller = Trie.build(pool.codes[rows], pool.sizes, rows)
     options = {"leaves": leaves, "limit": limit}
     cells = Cells(smaller, pool.cell_books)
-    cells.nearest, cells.margin = pool.cells.nearest, pool.cells.margin  # are measured with other items
+    cells.nearest, cells.distance = pool.cells.nearest, pool.cells.distance  # are measured with other items
     everything = None if share is None else smaller.allow(np.ones(items, bool))
     expected = cell_candidates(smaller, cells, pool.z, beam, allowed=everything, **options)
     found = cell_candidates(

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
-from math import prod
+from math import prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from genius.search.trie import ItemFilter, Trie
 
 MAX_CELLS = 1 << 18
 NEAREST, NEAREST_ITEMS = 16, 300  # cells with so many items; others are compared with the last of these
+MARGIN_BEAM = 400  # up to this beam, others may be as far from these as items are from their cell
 MEASURED = 512  # items whose distance to their cell is measured
 ITEMS_PER_CELL = 64  # in larger pools the beam of `lookup` goes below the cells
 UNITS = np.float32(1 << 16)  # of the longest possible sum of code vectors
@@ -112,18 +113,23 @@ class Cells:
             for inverse, count in zip(books.prefix_inverse, per_prefix, strict=True)
         ]
         around = float(np.square(counts, dtype=np.float64).sum()) / trie.items  # items in the cell of an item
-        self.nearest, self.margin = max(NEAREST, round(NEAREST_ITEMS / around)), self._margin(trie)
+        self.nearest, self.distance = max(NEAREST, round(NEAREST_ITEMS / around)), self._distance(trie)
         self.inverse = np.zeros(trie.items, dtype=np.uint16)  # inverse length of each item; 0: not known yet
 
-    def _margin(self, trie: Trie) -> int:
-        """How much worse than the nearest cells others may be, in units: as items are from their own cell."""
+    def margin(self, beam: int) -> int:
+        """How much worse than the nearest cells others may be, in units; a wider beam gets further."""
+        wide = sqrt(max(beam / MARGIN_BEAM, 1))
+        return round(wide * self.distance * float(UNITS * INVERSE_UNITS))
+
+    def _distance(self, trie: Trie) -> float:
+        """How far items are from their own cell: 1 - cosine, the mean of some."""
         codes = trie.codes(np.unique(np.linspace(0, trie.items - 1, MEASURED).astype(np.int64)))
         books = self.books.codebooks
         parts = [books.vectors[level][codes[:, number]] for number, level in enumerate(books.levels)]
         sums, cells = np.sum(parts, axis=0), np.sum(parts[: self.books.depth], axis=0)
         lengths = np.linalg.norm(sums, axis=1) * np.linalg.norm(cells, axis=1)
         cosine = np.vecdot(sums, cells) / np.maximum(lengths, np.float32(1e-6))
-        return int(np.rint(UNITS * INVERSE_UNITS * np.mean(1 - cosine)))
+        return float(np.mean(1 - cosine))
 
     @property
     def nbytes(self) -> int:
@@ -192,7 +198,7 @@ def cell_candidates(
         kept = top_k(scores, beam if stride == 1 else parents_kept(beam), np.flatnonzero(count))
         prefixes, sums, scores, count = prefixes[kept], sums[kept], scores[kept], count[kept]
         if stride == 1 and len(kept) > cells.nearest and allowed is None:
-            near = scores >= np.partition(scores, -cells.nearest)[-cells.nearest] - cells.margin
+            near = scores >= np.partition(scores, -cells.nearest)[-cells.nearest] - cells.margin(beam)
             prefixes, sums, scores, count = prefixes[near], sums[near], scores[near], count[near]
         if count.sum() <= leaves:
             break

@@ -23,7 +23,7 @@ from genius.search.kernel.build import LIBRARY
 from genius.search.rank import RankedItems
 from genius.search.trie import ItemFilter, Trie
 
-VERSION = 3  # of the kernel: a library that was built from another one is not used
+VERSION = 4  # of the kernel: a library that was built from another one is not used
 LEARNED_AT_ONCE = 1 << 14  # items whose lengths are computed together
 BLOCK, WIDTH, TABLE = 64, 8, 256  # see tables.c: code vectors together, numbers of each, codes of a level
 UNKNOWN_LENGTHS, NO_MEMORY, NO_VECTOR = -1, -2, -3
@@ -37,7 +37,7 @@ class _Pool(ctypes.Structure):
         *((name, c_int32) for name in ("levels", "depth", "width", "code_at", "row_at", "row_bytes")),
         *((name, c_int32) for name in ("dim", "cell_codes")),
         *((name, c_void_p) for name in ("sizes", "records", "start", "filled", "filled_start")),
-        *((name, c_int64) for name in ("filled_cells", "nearest", "margin")),
+        *((name, c_int64) for name in ("filled_cells", "nearest")),
         *((name, c_void_p) for name in ("inverse", "prefix_inverse", "coarse", "fine")),
         *((name, c_void_p) for name in ("factor", "vectors")),
     )
@@ -47,7 +47,7 @@ class _Request(ctypes.Structure):
     """`Request` of kernel.h."""
 
     _fields_ = (
-        *((name, c_int64) for name in ("beam", "parents", "leaves", "limit", "room")),
+        *((name, c_int64) for name in ("beam", "parents", "leaves", "limit", "room", "margin")),
         *((name, c_void_p) for name in ("modalities", "mask", "count_before", "listed")),
         ("z", c_char_p),  # copies of vectors: making a pointer takes longer
         ("phi", c_char_p),
@@ -110,7 +110,6 @@ class CompiledCells:
             cell_codes=sum(books.sizes[: books.depth]),
             filled_cells=len(cells.filled),
             nearest=cells.nearest,
-            margin=cells.margin,
             **{name: array.ctypes.data for name, array in arrays.items()},
         )
 
@@ -181,7 +180,9 @@ class CompiledCells:
     ) -> tuple[_Request, Any]:
         """The request, and what has to live as long as it is used."""
         limit = min(limit, self.cells.items)
-        request = _Request(min(beam, self.cells.items), parents_kept(beam), leaves, limit, limit)
+        request = _Request(
+            min(beam, self.cells.items), parents_kept(beam), leaves, limit, limit, self.cells.margin(beam)
+        )
         request.z = z.tobytes()
         if modalities is not None:
             modalities = np.ascontiguousarray(modalities)

@@ -5,7 +5,7 @@ items are float32, summed in 16 lanes in the same order on every processor; NumP
 */
 #include "kernel.h"
 
-#define VERSION 3
+#define VERSION 4
 #define WORST INT64_MIN
 #define NONE INT32_MIN  /* the score of a child without items */
 #define PREFETCHED 512  /* bytes of a cell that are loaded in advance */
@@ -308,7 +308,7 @@ static int64_t descend(const Pool *pool, const Request *request, Room *room, int
         if (groups > limit) worst = key_of(score_of(select_largest(keys, groups, limit)), INT32_MAX);
         int64_t some = groups < limit ? groups : limit;
         if (last && some > nearest) {
-            int64_t near = key_of(score_of(select_largest(keys, some, nearest)) - pool->margin, INT32_MAX);
+            int64_t near = key_of(score_of(select_largest(keys, some, nearest)) - request->margin, INT32_MAX);
             worst = near > worst ? near : worst;
         }
     }
@@ -316,7 +316,7 @@ static int64_t descend(const Pool *pool, const Request *request, Room *room, int
     best_init(&best, keys, limit, limit + limit / 4 + 64, worst);
     add_children(&children, &best);
     int64_t least = INT64_MIN, n = 0;
-    if (last && best.count > nearest && !request->mask) least = score_of(select_largest(keys, best.count, nearest)) - pool->margin;
+    if (last && best.count > nearest && !request->mask) least = score_of(select_largest(keys, best.count, nearest)) - request->margin;
     for (int64_t i = 0; i < best.count; i++) {
         room->kept[n] = keys[i];
         n += score_of(keys[i]) >= least;

@@ -27,7 +27,7 @@ typedef struct {
     const int32_t *start;            /* (cells + 1,) first position of each cell */
     const int32_t *filled, *filled_start; /* cells with items; their first positions, and `items` */
     int64_t filled_cells;
-    int64_t nearest, margin;         /* cells with scores more than `margin` below the `nearest` best are dropped */
+    int64_t nearest;                 /* cells that others are compared with */
     uint16_t *inverse;               /* (items,) inverse length of each item, 0 where not known yet */
     const uint16_t *const *prefix_inverse; /* (depth,) of all prefixes of 1, 2, ... codes; 0: no items */
     const uint8_t *coarse, *fine;    /* code vectors in whole numbers, of cells and below: see tables.c */
@@ -39,6 +39,7 @@ typedef struct {
     int64_t beam, parents;           /* cells kept, and prefixes at each level above */
     int64_t leaves, limit;           /* items scored, candidates kept */
     int64_t room;                    /* of the array for positions that are found; at least `limit` */
+    int64_t margin;                  /* how much worse than the nearest cells others may be */
     const uint8_t *modalities;       /* (sizes[0],) which codes of level 0 are searched, or NULL */
     const uint8_t *mask;             /* (items,) which items are searched, or NULL */
     const int32_t *count_before;     /* (items + 1,) how many of them are before each position */
