@@ -13,7 +13,7 @@ KERNEL = "src/genius/search/kernel"
 
 
 class KernelHook(BuildHookInterface):  # type: ignore[type-arg]
-    """Compiles kernel.c before files are collected."""
+    """Compiles the kernel before files are collected."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Add the library to the wheel and name the platform, or say why there is none."""

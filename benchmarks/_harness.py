@@ -179,10 +179,10 @@ def side_by_side(calls: Mapping[str, Call], repeats: int) -> dict[str, tuple[flo
     }
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
+def spread(values: Sequence[float], digits: int = 3) -> dict[str, float]:
     """Median and range of repeated measurements."""
     found = {"median": statistics.median(values), "least": min(values), "most": max(values)}
-    return {name: round(value, 3) for name, value in found.items()}
+    return {name: round(value, digits) for name, value in found.items()}
 
 
 def batches(values: Any, size: int) -> Iterator[Any]:

@@ -3,9 +3,9 @@
     python benchmarks/kernel.py --cache FOLDER --features FEATURES/clip_vitb16
     python benchmarks/kernel.py --items 3000 --rounds 2 --out -      # in seconds, to see that it works
 
-The pools are synthetic, 100,000 and 1,000,000 items, and CLIP's vectors of the benchmark's photos. Codes have
-15 levels as those of `mini`: one for the modality, then 14 of 256 codes. FAISS is searched in a process of
-its own. A time is that of the processor per query, asked one at a time, the best of all rounds.
+The pools are synthetic, 100,000 and 1,000,000 items, and CLIP's vectors of the benchmark's photos. Codes are
+those of `genius fit`, 15 bytes: one for the modality, then 14 of 256 codes. FAISS is searched in a process of
+its own. A time is that of the processor per query, asked one at a time: median, least and most of the rounds.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: a query's pr
 import kernel_faiss
 import numpy as np
 import torch
-from _harness import Timer, run
+from _harness import Timer, run, spread
 from numpy.typing import NDArray
-from pools import QuantizedPool, SyntheticPool, recall_at
+from pools import SyntheticPool, recall_at
 
-from genius.quantize.codebooks import init_codebooks
-from genius.quantize.model import Quantizer
+from genius.quantize.fit import fit_quantizer
 from genius.search.kernel import CompiledCells
 from genius.search.options import SearchOptions
 from genius.search.searcher import Searcher
@@ -38,10 +37,10 @@ from genius.search.trie import Trie
 
 Floats = NDArray[np.float32]
 Figures = dict[str, Any]
-DIM, LEVELS, K, QUERIES = 256, 15, 10, 200
-BEAMS = (100, 150, 200, 250, 350, 450, 550, 700, 900)
-VECTORS = [(beam, reranked) for beam in BEAMS for reranked in (40, 60, 100)]
-CODES = [(beam, reranked) for beam in (10, 20, 40, 80, 160, 320) for reranked in (10, 20)]
+DIM, K, QUERIES = 256, 10, 200
+BEAMS = (60, 80, 100, 120, 150, 200, 250, 300, 350, 400, 500, 600, 800, 1000)
+VECTORS = [(beam, reranked, leaves) for beam in BEAMS for reranked in (30, 40, 60) for leaves in (8, 32)]
+CODES = [(beam, reranked, 32) for beam in (10, 20, 40, 80, 160, 320, 640) for reranked in (10, 14, 20)]
 RECALLS = (0.95, 0.98)
 
 
@@ -58,22 +57,34 @@ def main(
     with tempfile.TemporaryDirectory() as made:
         folder = cache or Path(made)
         for count in items or [100_000, 1_000_000]:
-            figures[f"synthetic, {count:,} items"] = _compare(
-                _synthetic(count, folder), folder, names, rounds
-            )
+            figures[f"synthetic, {count:,} items"] = _compare(_synthetic(count, folder), names, rounds)
             yield figures
         if features is not None:
-            pool = _photos(features)
-            figures[f"photos, {len(pool.x):,} items"] = _compare(pool, Path(made), names, rounds)
+            pool = _photos(features, folder)
+            figures[f"photos, {len(pool.x):,} items"] = _compare(pool, names, rounds)
             yield figures
 
 
 class Pool:
-    """Vectors with codes, and queries with their nearest items."""
+    """Vectors with codes, and queries with their nearest items; a folder keeps what takes long to make."""
 
-    def __init__(self, x: Floats, codes: NDArray[Any], books: list[Floats], z: Floats, file: Path) -> None:
-        self.x, self.codes, self.books, self.z, self.file = x, codes, books, z, file
-        self.truth = [_nearest(x @ query) for query in z]
+    def __init__(self, x: Floats, modality: NDArray[np.uint8], z: Floats, name: str, folder: Path) -> None:
+        self.x, self.z, self.folder, made = x, z, folder, folder / f"{name}.npz"
+        self.file = folder / f"{name}.npy"
+        if not made.exists():
+            np.save(self.file, x)
+            with Timer() as fitting:
+                quantizer = fit_quantizer(torch.from_numpy(x), torch.from_numpy(modality).long())
+            with Timer() as encoding:
+                codes = quantizer.codes_of(x, modality).astype(np.uint8)
+            books = [book.numpy() for book in quantizer.residual.codebooks()]
+            np.savez(
+                made, codes=codes, books=np.concatenate(books), sizes=quantizer.sizes,
+                truth=[_nearest(x @ query) for query in z], seconds=fitting.processor + encoding.processor,
+            )  # fmt: skip
+        kept = np.load(made)
+        self.codes, self.truth, self.fit_seconds = kept["codes"], kept["truth"], float(kept["seconds"])
+        self.books = np.split(kept["books"], np.cumsum(kept["sizes"])[:-1])
 
 
 def _nearest(scores: Floats) -> NDArray[np.int64]:
@@ -82,20 +93,11 @@ def _nearest(scores: Floats) -> NDArray[np.int64]:
 
 
 def _synthetic(items: int, folder: Path) -> Pool:
-    """A synthetic pool; what takes long to make is kept in the folder."""
-    source, made = SyntheticPool(DIM), folder / f"pool-{items}.npz"
-    if not made.exists():
-        pool = QuantizedPool(DIM, items < 50_000, None, levels=LEVELS)
-        np.savez(made, codes=pool.codes(items), books=np.concatenate(pool.codebooks), sizes=pool.sizes)
-    kept = np.load(made)
-    books = np.split(kept["books"], np.cumsum(kept["sizes"])[:-1])
-    x, file = source.items(items)[0], folder / f"x-{items}.npy"
-    if not file.exists():
-        np.save(file, x)
-    return Pool(x, kept["codes"], books, source.queries(QUERIES), file)
+    source = SyntheticPool(DIM)
+    return Pool(*source.items(items), source.queries(QUERIES), f"synthetic-{items}", folder)
 
 
-def _photos(features: Path) -> Pool:
+def _photos(features: Path, folder: Path) -> Pool:
     """CLIP's vectors of the benchmark's photos; some of them, taken out, are the queries."""
     from safetensors.numpy import load_file
 
@@ -103,33 +105,28 @@ def _photos(features: Path) -> Pool:
     table /= np.linalg.norm(table, axis=1, keepdims=True)
     order = np.random.default_rng(0).permutation(len(table))
     z, x = table[order[:QUERIES]], table[order[QUERIES:]]
-    sizes = [1, *[256] * (LEVELS - 1)]
-    quantizer = Quantizer(x.shape[1], sizes, fusion="sum").eval()
-    kinds = np.zeros(len(x), dtype=np.uint8)
-    vectors, modality = torch.from_numpy(x), torch.from_numpy(kinds).long()
-    init_codebooks(quantizer.residual, vectors, modality, torch.Generator().manual_seed(0))
-    file = Path(tempfile.mkdtemp()) / "x.npy"
-    np.save(file, x)
-    books = [book.numpy() for book in quantizer.residual.codebooks()]
-    return Pool(x, quantizer.codes_of(x, kinds), books, z, file)
+    return Pool(x, np.zeros(len(x), dtype=np.uint8), z, f"photos-{len(x)}", folder)
 
 
-def _compare(pool: Pool, folder: Path, rivals: list[str], rounds: int) -> Figures:
+def _compare(pool: Pool, rivals: list[str], rounds: int) -> Figures:
     """All systems on one pool."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as faiss:
         built: Figures = {}
         calls: dict[tuple[str, str], Callable[[], tuple[float, Any]]] = {}
         for name in rivals:
-            built[name] = faiss.submit(kernel_faiss.build, name, pool.file, len(pool.x), folder).result()
+            built[name] = faiss.submit(kernel_faiss.build, name, pool.file, pool.folder).result()
             for value in kernel_faiss.RIVALS[name][1]:
                 ask = partial(faiss.submit, kernel_faiss.search, name, value, pool.z, K)
                 calls[name, f"{value}"] = lambda ask=ask: ask().result()  # type: ignore[misc]
         ours = OurSearch(pool)
         built |= ours.built
         for name, settings in (("lookup, vectors", VECTORS), ("lookup, codes", CODES)):
-            for beam, reranked in settings:
-                options = SearchOptions("lookup", name.split()[1], beam=beam, k=K, reranked=reranked)  # type: ignore[arg-type]
-                calls[name, f"beam {beam}, {reranked} re-ranked"] = partial(ours.timed, options)
+            for beam, reranked, leaves in settings:
+                options = SearchOptions(
+                    "lookup", name.split()[1], beam=beam, k=K, reranked=reranked, leaves=leaves * beam
+                )  # type: ignore[arg-type]
+                setting = f"beam {beam}, {reranked} re-ranked, {leaves} leaves a beam"
+                calls[name, setting] = partial(ours.timed, options)
         times: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
         found: dict[tuple[str, str], Any] = {}
         for _ in range(rounds):
@@ -138,12 +135,9 @@ def _compare(pool: Pool, folder: Path, rivals: list[str], rounds: int) -> Figure
                 times[key].append(spent)
     points: Figures = {name: {} for name, _ in calls}
     for (name, setting), spent_in_rounds in times.items():
-        points[name][setting] = {
-            "ms": round(min(spent_in_rounds), 4),
-            "median_ms": round(float(np.median(spent_in_rounds)), 4),
-            "recall": recall_at(K, found[name, setting], pool.truth),
-        }
-    return {"systems": built, "at equal recall": _at_equal_recall(points, built), "points": points}
+        recall = recall_at(K, found[name, setting], pool.truth)
+        points[name][setting] = {"ms": spread(spent_in_rounds, 4), "recall": recall}
+    return {"systems": built, "at equal recall": _at_equal_recall(points, times, built), "points": points}
 
 
 class OurSearch:
@@ -163,6 +157,7 @@ class OurSearch:
         own = {
             "compiled": isinstance(found, CompiledCells),
             "build_seconds": round(building.processor + preparing.processor, 1),
+            "fit_seconds": round(pool.fit_seconds, 1),
             "bytes_per_item": round(stored, 1),
         }
         vectors = own | {"bytes_per_item": round(stored + self.vectors.nbytes / self.trie.items, 1)}
@@ -177,42 +172,41 @@ class OurSearch:
         return 1000 * timer.processor / len(queries), found
 
 
-def _at_equal_recall(points: Figures, built: Figures) -> Figures:
+def _at_equal_recall(points: Figures, times: dict[tuple[str, str], list[float]], built: Figures) -> Figures:
     """Lookup's time over its rivals': by vectors at fixed recalls, by codes at each setting of theirs."""
     found: Figures = {}
+
+    def compared(own: str, rival: str, setting: str, recall: float) -> Figures:
+        fastest = _fastest(points[own], recall)
+        if fastest is None:
+            return {"recall": recall, "lookup": "none reaches it"}
+        pairs = zip(times[own, fastest], times[rival, setting], strict=True)
+        ratios = spread([one / other for one, other in pairs])
+        return {"recall": recall, "lookup": fastest, rival: setting, "time": ratios}
+
     for recall in RECALLS:
-        one, other = _fastest(points["lookup, vectors"], recall), _fastest(points["hnsw"], recall)
-        if one is not None and other is not None:
-            found[f"lookup, vectors over hnsw, recall {recall}"] = {
-                "lookup": one,
-                "hnsw": other,
-                "time": round(points["lookup, vectors"][one]["ms"] / points["hnsw"][other]["ms"], 3),
-                "bytes": round(
-                    built["lookup, vectors"]["bytes_per_item"] / built["hnsw"]["bytes_per_item"], 3
-                ),
-            }
+        other = _fastest(points["hnsw"], recall) if "hnsw" in points else None
+        if other is not None:
+            row = compared("lookup, vectors", "hnsw", other, recall)
+            row["bytes"] = round(_bytes(built, "lookup, vectors") / _bytes(built, "hnsw"), 3)
+            found[f"lookup, vectors over hnsw, recall {recall}"] = row
     for name in points:
-        if not name.startswith("ivf"):
-            continue
-        rows = {}
-        for setting, point in points[name].items():
-            own = _fastest(points["lookup, codes"], point["recall"])
-            if own is not None:
-                rows[setting] = {
-                    "recall": point["recall"],
-                    "lookup": own,
-                    "time": round(points["lookup, codes"][own]["ms"] / point["ms"], 3),
-                }
-            else:
-                rows[setting] = {"recall": point["recall"], "lookup": "none reaches it"}
-        found[f"lookup, codes over {name}, by nprobe"] = rows
+        if name.startswith("ivf"):
+            found[f"lookup, codes over {name}, by nprobe"] = {
+                setting: compared("lookup, codes", name, setting, point["recall"])
+                for setting, point in points[name].items()
+            }
     return found
 
 
+def _bytes(built: Figures, name: str) -> float:
+    return float(built[name]["bytes_per_item"])
+
+
 def _fastest(points: Figures, recall: float) -> str | None:
-    """The setting with the least time of those with such a recall."""
+    """The setting with the least median time of those with such a recall."""
     reaching = [name for name, point in points.items() if point["recall"] >= recall]
-    return min(reaching, key=lambda name: points[name]["ms"]) if reaching else None
+    return min(reaching, key=lambda name: points[name]["ms"]["median"]) if reaching else None
 
 
 if __name__ == "__main__":

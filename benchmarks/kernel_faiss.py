@@ -23,14 +23,15 @@ ITERATIONS = 8  # of k-means and of the rotation: more take long and gain little
 _built: dict[str, Any] = {}
 
 
-def build(name: str, x_file: Path, items: int, folder: Path) -> dict[str, float]:
-    """Build a rival on the first vectors of a file, or read it from the folder; its processor seconds."""
+def build(name: str, x_file: Path, folder: Path) -> dict[str, float]:
+    """Build a rival on the vectors of a file, or read it from the folder; its processor seconds."""
     faiss = load_faiss()
     faiss.omp_set_num_threads(1)
-    file = folder / f"{name.replace(' ', '-')}-{items}.faiss"
+    file = folder / f"{name.replace(' ', '-')}-{x_file.stem}.faiss"
     figures = file.with_suffix(".json")
     if not figures.exists():
-        x = np.ascontiguousarray(np.load(x_file, mmap_mode="r")[:items], dtype=np.float32)
+        x = np.load(x_file)
+        items = len(x)
         lists = max(1, min(int(2 * items**0.5), items // 39))
         description = RIVALS[name][0].format(lists=lists, dim=x.shape[1])
         metric = faiss.METRIC_INNER_PRODUCT if name == "hnsw" else faiss.METRIC_L2  # the same on unit vectors
@@ -47,7 +48,7 @@ def build(name: str, x_file: Path, items: int, folder: Path) -> dict[str, float]
         index.add(x)
         seconds = time.process_time() - start
         faiss.write_index(index, str(file))
-        size = file.stat().st_size / items
+        size = file.stat().st_size / len(x)
         figures.write_text(json.dumps({"build_seconds": round(seconds, 1), "bytes_per_item": round(size, 1)}))
     _built[name] = faiss.read_index(str(file))
     return dict(json.loads(figures.read_text()))

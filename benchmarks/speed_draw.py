@@ -21,15 +21,12 @@ def draw(results: Path, docs: Path) -> None:
 
 
 def read_figures(results: Path) -> dict[str, Any]:
-    """The figures of `speed.py` on a CPU and on a GPU, and of each run of `kernel.py`, the last one first."""
+    """The figures of `speed.py` on a CPU and on a GPU, and of `kernel.py`."""
     files = {"cpu": "speed-cpu.json", "gpu": "speed-gpu.json", "kernel": "kernel.json"}
-    found: dict[str, Any] = {
+    return {
         kind: json.loads((results / name).read_text()) if (results / name).exists() else {}
         for kind, name in files.items()
     }
-    before = sorted(results.glob("kernel-run*.json"), reverse=True)
-    found["kernel runs"] = [found["kernel"], *(json.loads(file.read_text()) for file in before)]
-    return found
 
 
 def filled(text: str, parts: dict[str, str]) -> str:
@@ -46,7 +43,7 @@ def tables(figures: dict[str, Any]) -> dict[str, str]:
     cpu, gpu = figures["cpu"], figures["gpu"]
     return {
         "lookup": _lookup(beside_faiss(cpu)),
-        "vectors beside hnsw": _beside_hnsw(figures.get("kernel runs", [])),
+        "vectors beside hnsw": _beside_hnsw(figures.get("kernel", {})),
         "codes beside ivf": _beside_ivf(figures.get("kernel", {})),
         "generate": _generate(cpu.get("generate", {})),
         "scale": _scale(cpu.get("scale", {})),
@@ -104,49 +101,55 @@ def _lookup(phase: dict[str, Any]) -> str:
     return _source(phase, "cpu") + _table(head, rows) + note
 
 
-def _beside_hnsw(runs: list[dict[str, Any]]) -> str:
-    """Lookup by vectors at the recalls of `kernel.py`, in each run."""
+def _kernel_pools(found: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The pools of `kernel.py`, with what was found in each."""
+    return ((pool, own) for pool, own in found.items() if isinstance(own, dict) and "points" in own)
+
+
+def _ratio(time: dict[str, float]) -> str:
+    return f"{time['median']:.2f} ({time['least']:.2f} to {time['most']:.2f})"
+
+
+def _beside_hnsw(found: dict[str, Any]) -> str:
+    """Lookup by vectors at the recalls of `kernel.py`."""
     rows: Rows = []
-    pools = [(pool, own) for found in runs for pool, own in found.items() if isinstance(own, dict)]
-    for pool, own in pools:
-        if "at equal recall" not in own:
-            continue
-        build = {name: built["build_seconds"] for name, built in own["systems"].items()}
+    for pool, own in _kernel_pools(found):
+        ours, theirs = own["systems"]["lookup, vectors"], own["systems"].get("hnsw", {})
         for name, row in own["at equal recall"].items():
-            if "hnsw" in name:
-                recall, points = name.rsplit(" ", 1)[1], own["points"]
-                median = (
-                    points["lookup, vectors"][row["lookup"]]["median_ms"]
-                    / points["hnsw"][row["hnsw"]]["median_ms"]
-                )
-                rows.append([
-                    pool, recall, f"{row['time']:.2f}", f"{median:.2f}", f"{row['bytes']:.2f}",
-                    f"{build['lookup, vectors'] / build['hnsw']:.3f}", row["lookup"], f"ef {row['hnsw']}",
-                ])  # fmt: skip
-    head = ["pool", "recall", "time", "median time", "bytes", "build", "lookup", "HNSW"]
-    return (_kernel_source(runs[0]) if runs else "") + _table(head, sorted(rows))
+            if "hnsw" not in name:
+                continue
+            reached = "time" in row
+            rows.append([
+                pool, f"{row['recall']}", _ratio(row["time"]) if reached else "", f"{row['bytes']:.2f}",
+                f"{ours['build_seconds'] / theirs['build_seconds']:.3f}",
+                f"{(ours['build_seconds'] + ours['fit_seconds']) / theirs['build_seconds']:.2f}",
+                row["lookup"], f"ef {row['hnsw']}" if reached else "",
+            ])  # fmt: skip
+    head = ["pool", "recall", "time", "bytes", "build", "build and fit", "lookup", "HNSW"]
+    return _kernel_source(found) + _table(head, rows)
 
 
 def _beside_ivf(found: dict[str, Any]) -> str:
     """Lookup by codes at the recall of each rival's settings, or better."""
     rows: Rows = []
-    for pool, own in found.items():
-        if not isinstance(own, dict) or "at equal recall" not in own:
-            continue
+    for pool, own in _kernel_pools(found):
         best = max(point["recall"] for point in own["points"]["lookup, codes"].values())
         for name, settings in own["at equal recall"].items():
             if "hnsw" in name:
                 continue
             rival = name.removeprefix("lookup, codes over ").removesuffix(", by nprobe")
-            times = [row["time"] for row in settings.values() if "time" in row]
+            times = [f"{row['time']['median']:.2f}" if "time" in row else "-" for row in settings.values()]
             theirs = max(row["recall"] for row in settings.values())
             stored = [own["systems"][system]["bytes_per_item"] for system in ("lookup, codes", rival)]
+            build = [own["systems"][system]["build_seconds"] for system in ("lookup, codes", rival)]
+            fit = own["systems"]["lookup, codes"]["fit_seconds"]
             rows.append([
-                pool, rival, f"{min(times):.2f} to {max(times):.2f}" if times else "",
-                f"{len(settings) - len(times)} of {len(settings)}", f"{best:.3f}", f"{theirs:.3f}",
-                f"{stored[0]:g}", f"{stored[1]:g}",
+                pool, rival, *times, f"{best:.3f}", f"{theirs:.3f}", f"{stored[0]:g}", f"{stored[1]:g}",
+                f"{(build[0] + fit) / build[1]:.2f}",
             ])  # fmt: skip
-    head = ["pool", "rival", "time", "settings out of reach", "best recall", "its best", "bytes", "its bytes"]
+    probes = list(next((settings for _, own in _kernel_pools(found) for name, settings
+                        in own["at equal recall"].items() if "ivf" in name), {}))  # fmt: skip
+    head = ["pool", "rival", *probes, "best recall", "its best", "bytes", "its bytes", "build and fit"]
     return _kernel_source(found) + _table(head, rows)
 
 

@@ -29,15 +29,17 @@ from genius.search.searcher import Searcher
 from genius.search.segment import TrieSegment
 from genius.search.trie import Trie
 
-DIM = 24
+DIM = 21  # code vectors are filled up
 SIZES = {"few": (3, 7, 5, 4), "mini": (3, 40, 40, 30, 20), "wide": (2, 200, 150, 100, 9), "plain": (11, 11)}
 
 
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The kernel as it is in the source, whatever was installed."""
+@pytest.fixture(scope="session", params=["", " -DPLAIN"], ids=["fast", "plain"])
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The kernel as it is in the source; and without what only some processors have."""
     file = tmp_path_factory.mktemp("kernel") / "kernel.lib"
-    failed = compile_kernel(file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CC", os.environ.get("CC", "cc") + request.param)
+        failed = compile_kernel(file)
     if failed == "there is no C compiler":
         pytest.skip(failed)
     assert failed is None, failed
@@ -60,6 +62,7 @@ class Pool:
         self.cell_books = CellCodebooks(self.codebooks)
         self.trie = Trie.build(self.codes, sizes)
         self.cells = Cells(self.trie, self.cell_books)
+        self.cells.nearest = min(self.cells.nearest, 16)  # as in a large pool: then some cells are left out
         z = rng.normal(size=DIM).astype(np.float32)
         self.z = z / np.linalg.norm(z)
 
@@ -68,7 +71,7 @@ class Pool:
         return np.sum([book[self.codes[:, level]] for level, book in enumerate(self.books)], axis=0)
 
 
-def naive(pool: Pool, rows: Any, beam: int, leaves: int, limit: int) -> set[int]:
+def naive(pool: Pool, rows: Any, beam: int, leaves: int, limit: int, filtered: bool) -> set[int]:
     """The rows that a search among `rows` keeps, one prefix at a time, with the same whole numbers."""
     books, tables = pool.cell_books, pool.cell_books.tables(pool.z)
     items = {int(row): tuple(pool.codes[row].tolist()) for row in rows}
@@ -88,6 +91,10 @@ def naive(pool: Pool, rows: Any, beam: int, leaves: int, limit: int) -> set[int]
         prefixes = {codes[:level] for codes in items.values() if codes[: level - 1] in kept}
         most = beam if level == books.depth else parents_kept(beam)
         kept = sorted(prefixes, key=lambda prefix: (-score(prefix), prefix))[:most]
+        nearest = pool.cells.nearest
+        if level == books.depth and len(kept) > nearest and not filtered:
+            least = score(kept[nearest - 1]) - pool.cells.margin(beam)
+            kept = [prefix for prefix in kept if score(prefix) >= least]
         under = {row: codes for row, codes in items.items() if codes[:level] in kept}
         if len(under) <= leaves:
             break
@@ -144,7 +151,9 @@ def test_equals_a_naive_search(search: Any) -> None:
         allowed=allowed,
     )
     assert np.all(np.diff(found.positions) > 0)
-    assert set(pool.trie.rows(found.positions).tolist()) == naive(pool, rows, beam, leaves, limit)
+    assert set(pool.trie.rows(found.positions).tolist()) == naive(
+        pool, rows, beam, leaves, limit, share is not None
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -155,7 +164,9 @@ def test_kernel_finds_the_same_candidates(library: Any, search: Any) -> None:
     allowed, modalities, _ = limits(pool, share, choose)
     options = {"leaves": leaves, "limit": limit, "modalities": modalities, "allowed": allowed}
     expected = cell_candidates(pool.trie, pool.cells, pool.z, beam, **options)
-    fresh = CompiledCells(library, Cells(pool.trie, pool.cell_books))  # knows no lengths yet
+    cells = Cells(pool.trie, pool.cell_books)  # knows no lengths yet
+    cells.nearest = pool.cells.nearest
+    fresh = CompiledCells(library, cells)
     found = fresh.candidates(pool.trie, pool.z, beam, **options)
     assert np.array_equal(found.positions, expected.positions)
     assert (found.beams, found.leaves) == (expected.beams, expected.leaves)
@@ -200,7 +211,10 @@ def test_filters_equal_a_smaller_pool(search: Any) -> None:
         return
     smaller = Trie.build(pool.codes[rows], pool.sizes, rows)
     options = {"leaves": leaves, "limit": limit}
-    expected = cell_candidates(smaller, Cells(smaller, pool.cell_books), pool.z, beam, **options)
+    cells = Cells(smaller, pool.cell_books)
+    cells.nearest, cells.distance = pool.cells.nearest, pool.cells.distance  # are measured with other items
+    everything = None if share is None else smaller.allow(np.ones(items, bool))
+    expected = cell_candidates(smaller, cells, pool.z, beam, allowed=everything, **options)
     found = cell_candidates(
         pool.trie, pool.cells, pool.z, beam, modalities=modalities, allowed=allowed, **options
     )
@@ -213,7 +227,7 @@ def test_whole_numbers_are_close_to_the_cosine() -> None:
     sums = pool.sums()
     cosine = (sums @ pool.z / np.linalg.norm(sums, axis=1))[pool.trie.rows(found.positions)]
     unit = 2.0**16 * 2.0**11  # see UNITS and INVERSE_UNITS
-    np.testing.assert_allclose(found.scores / unit, cosine, atol=0.01)
+    np.testing.assert_allclose(found.scores / unit, cosine, atol=0.02)
 
 
 def test_prefixes_are_as_long_as_their_sums() -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
-from math import prod
+from math import prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,14 @@ from genius.search.codebooks import Codebooks
 from genius.search.trie import ItemFilter, Trie
 
 MAX_CELLS = 1 << 18
+NEAREST, NEAREST_ITEMS = 16, 300  # cells with so many items; others are compared with the last of these
+MARGIN_BEAM = 400  # up to this beam, others may be as far from these as items are from their cell
+MEASURED = 512  # items whose distance to their cell is measured
 ITEMS_PER_CELL = 64  # in larger pools the beam of `lookup` goes below the cells
 UNITS = np.float32(1 << 16)  # of the longest possible sum of code vectors
 INVERSE_UNITS = np.float32(1 << 11)  # of its inverse
 MAX_INVERSE = np.float32(32767)
-SMALL = np.float32(127)
+COARSE, FINE = np.float32(127), np.float32(7)  # the largest number of a code vector: of cells, and below
 
 Units = NDArray[np.int32]
 Inverses = NDArray[np.uint16]
@@ -46,8 +49,10 @@ class CellCodebooks:
         lengths = np.linalg.norm(vectors, axis=1)
         self.longest = np.float32(max(sum(float(lengths[level].max()) for level in codebooks.levels), 1e-6))
         most = np.maximum(np.abs(vectors).max(1), np.float32(1e-12))
-        self.small = np.rint(vectors * (SMALL / most)[:, None]).astype(np.int8)  # (codes, dim)
-        self.factor = most / SMALL * (UNITS / self.longest)  # (codes,) float32
+        largest = np.full(len(vectors), FINE)
+        largest[: sum(self.sizes[: self.depth])] = COARSE
+        self.small = np.rint(vectors * (largest / most)[:, None]).astype(np.int8)  # (codes, dim)
+        self.factor = most / largest * (UNITS / self.longest)  # (codes,) float32
 
     @property
     def strides(self) -> list[int]:
@@ -70,7 +75,7 @@ class CellCodebooks:
     @cached_property
     def _whole(self) -> NDArray[Any]:
         """`small` in a type whose sums of products are exact."""
-        exact = self.codebooks.dim * int(SMALL) ** 2 < 1 << 24
+        exact = self.codebooks.dim * int(COARSE) ** 2 < 1 << 24
         return np.asarray(self.small, dtype=np.float32 if exact else np.float64)
 
     def inverse(self, lengths: Floats) -> Inverses:
@@ -81,7 +86,7 @@ class CellCodebooks:
     def tables(self, z: Floats) -> list[Units]:
         """The product of a query's direction with each code vector in units, one array per level."""
         most = np.abs(z).max()
-        query = np.rint(z * (SMALL / most if most > 0 else np.float32(0)))
+        query = np.rint(z * (COARSE / most if most > 0 else np.float32(0)))
         length = np.float32(np.sqrt(max(float(query.astype(np.float64) @ query), 1.0)))
         products = (self._whole @ query.astype(self._whole.dtype)).astype(np.float32)
         units = np.rint(products * self.factor / length).astype(np.int32)
@@ -107,7 +112,24 @@ class Cells:
             np.where(count > 0, inverse, np.uint16(0))
             for inverse, count in zip(books.prefix_inverse, per_prefix, strict=True)
         ]
+        around = float(np.square(counts, dtype=np.float64).sum()) / trie.items  # items in the cell of an item
+        self.nearest, self.distance = max(NEAREST, round(NEAREST_ITEMS / around)), self._distance(trie)
         self.inverse = np.zeros(trie.items, dtype=np.uint16)  # inverse length of each item; 0: not known yet
+
+    def margin(self, beam: int) -> int:
+        """How much worse than the nearest cells others may be, in units; a wider beam gets further."""
+        wide = sqrt(max(beam / MARGIN_BEAM, 1))
+        return round(wide * self.distance * float(UNITS * INVERSE_UNITS))
+
+    def _distance(self, trie: Trie) -> float:
+        """How far items are from their own cell: 1 - cosine, the mean of some."""
+        codes = trie.codes(np.unique(np.linspace(0, trie.items - 1, MEASURED).astype(np.int64)))
+        books = self.books.codebooks
+        parts = [books.vectors[level][codes[:, number]] for number, level in enumerate(books.levels)]
+        sums, cells = np.sum(parts, axis=0), np.sum(parts[: self.books.depth], axis=0)
+        lengths = np.linalg.norm(sums, axis=1) * np.linalg.norm(cells, axis=1)
+        cosine = np.vecdot(sums, cells) / np.maximum(lengths, np.float32(1e-6))
+        return float(np.mean(1 - cosine))
 
     @property
     def nbytes(self) -> int:
@@ -159,8 +181,9 @@ def cell_candidates(
 ) -> Candidates:
     """The `limit` items with the largest cosine, of those under the `beam` best prefixes.
 
-    The beam ends at the cells or as soon as it holds no more than `leaves` items. If the cells have more, the
-    best of them are taken until there are so many.
+    The beam ends at the cells or as soon as it holds no more than `leaves` items. Cells that are worse than
+    the nearest ones by the margin are left out, unless there is a filter: for most queries, the beam is wider
+    than it has to be. If the cells have more items than `leaves`, the best are taken until there are so many.
     """
     books = cells.books
     tables = books.tables(z)
@@ -174,6 +197,9 @@ def cell_candidates(
         scores = sums * cells.prefix_inverse[level].take(prefixes)
         kept = top_k(scores, beam if stride == 1 else parents_kept(beam), np.flatnonzero(count))
         prefixes, sums, scores, count = prefixes[kept], sums[kept], scores[kept], count[kept]
+        if stride == 1 and len(kept) > cells.nearest and allowed is None:
+            near = scores >= np.partition(scores, -cells.nearest)[-cells.nearest] - cells.margin(beam)
+            prefixes, sums, scores, count = prefixes[near], sums[near], scores[near], count[near]
         if count.sum() <= leaves:
             break
     if count.sum() > leaves:

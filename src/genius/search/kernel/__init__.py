@@ -1,4 +1,4 @@
-"""The compiled form of `genius.search.cells` and of the re-ranking after it: kernel.c, called through ctypes.
+"""The compiled form of `genius.search.cells` and of the re-ranking after it: C, called through ctypes.
 
 The library is built when the package is installed, where there is a C compiler (`hatch_build.py`); without it
 everything works in NumPy. `GENIUS_KERNEL=numpy` does so where it is there.
@@ -18,35 +18,36 @@ from numpy.typing import NDArray
 
 from genius.search.arrays import Bools, Floats, Ints
 from genius.search.candidates import Candidates
-from genius.search.cells import Cells, parents_kept
+from genius.search.cells import CellCodebooks, Cells, parents_kept
 from genius.search.kernel.build import LIBRARY
 from genius.search.rank import RankedItems
 from genius.search.trie import ItemFilter, Trie
 
-VERSION = 1  # of kernel.c: a library that was built from another one is not used
+VERSION = 4  # of the kernel: a library that was built from another one is not used
 LEARNED_AT_ONCE = 1 << 14  # items whose lengths are computed together
+BLOCK, WIDTH, TABLE = 64, 8, 256  # see tables.c: code vectors together, numbers of each, codes of a level
 UNKNOWN_LENGTHS, NO_MEMORY, NO_VECTOR = -1, -2, -3
 
 
 class _Pool(ctypes.Structure):
-    """`Pool` of kernel.c."""
+    """`Pool` of kernel.h."""
 
     _fields_ = (
         ("items", c_int64),
         *((name, c_int32) for name in ("levels", "depth", "width", "code_at", "row_at", "row_bytes")),
-        *((name, c_int32) for name in ("dim", "codes")),
+        *((name, c_int32) for name in ("dim", "cell_codes")),
         *((name, c_void_p) for name in ("sizes", "records", "start", "filled", "filled_start")),
-        ("filled_cells", c_int64),
-        *((name, c_void_p) for name in ("inverse", "prefix_inverse", "small", "small_sums")),
+        *((name, c_int64) for name in ("filled_cells", "nearest")),
+        *((name, c_void_p) for name in ("inverse", "prefix_inverse", "coarse", "fine")),
         *((name, c_void_p) for name in ("factor", "vectors")),
     )
 
 
 class _Request(ctypes.Structure):
-    """`Request` of kernel.c."""
+    """`Request` of kernel.h."""
 
     _fields_ = (
-        *((name, c_int64) for name in ("beam", "parents", "leaves", "limit", "room")),
+        *((name, c_int64) for name in ("beam", "parents", "leaves", "limit", "room", "margin")),
         *((name, c_void_p) for name in ("modalities", "mask", "count_before", "listed")),
         ("z", c_char_p),  # copies of vectors: making a pointer takes longer
         ("phi", c_char_p),
@@ -56,7 +57,7 @@ class _Request(ctypes.Structure):
 
 
 class _Seen(ctypes.Structure):
-    """`Seen` of kernel.c."""
+    """`Seen` of kernel.h."""
 
     _fields_ = tuple((name, c_int64) for name in ("beams", "leaves", "unknown"))
 
@@ -70,7 +71,8 @@ def load_kernel(file: Path = LIBRARY) -> ctypes.CDLL | None:
         library = ctypes.CDLL(str(file))
     except OSError:  # built for another system
         return None
-    library.genius_candidates.restype = library.genius_search.restype = c_int64
+    for function in (library.genius_candidates, library.genius_search, library.genius_kernel_quad):
+        function.restype = c_int64
     return library if library.genius_kernel_version() == VERSION else None
 
 
@@ -80,6 +82,7 @@ class CompiledCells:
     def __init__(self, library: ctypes.CDLL, cells: Cells) -> None:
         self.library, self.cells = library, cells
         books, layout = cells.books, cells.layout
+        coarse, fine, factor = _blocks(books, int(library.genius_kernel_quad()))
         arrays = {
             "sizes": np.array(books.sizes, dtype=np.int32),
             "records": np.ascontiguousarray(cells.records),
@@ -88,9 +91,9 @@ class CompiledCells:
             "filled_start": np.append(cells.start[cells.filled], np.int32(cells.items)),
             "inverse": cells.inverse,
             "prefix_inverse": np.array([array.ctypes.data for array in cells.prefix_inverse], dtype=np.uintp),
-            "small": books.small,
-            "small_sums": books.small.sum(1, dtype=np.int32),
-            "factor": books.factor,
+            "coarse": coarse,
+            "fine": fine,
+            "factor": factor,
             "vectors": books.codebooks.vectors,
         }
         self._arrays = arrays  # the library has pointers to these
@@ -104,8 +107,9 @@ class CompiledCells:
             row_at=layout.below + layout.high_bytes,
             row_bytes=layout.row_bytes,
             dim=books.codebooks.dim,
-            codes=len(books.small),
+            cell_codes=sum(books.sizes[: books.depth]),
             filled_cells=len(cells.filled),
+            nearest=cells.nearest,
             **{name: array.ctypes.data for name, array in arrays.items()},
         )
 
@@ -150,7 +154,7 @@ class CompiledCells:
             request.phi, request.vectors = phi.tobytes(), known[1]
             request.rows, request.dim = vectors.shape
         request.k, levels, seen = k, self._levels, _Seen()
-        first = request.limit + k  # after the positions: rows, scores and codes, see kernel.c
+        first = request.limit + k  # after the positions: rows, scores and codes, see rank.c
         out = np.empty(first + k + (k + 1) // 2 + (k * levels + 3) // 4 + 1, dtype=np.int64)
         count = self._call(self.library.genius_search, trie, request, out, seen)
         del kept
@@ -176,7 +180,9 @@ class CompiledCells:
     ) -> tuple[_Request, Any]:
         """The request, and what has to live as long as it is used."""
         limit = min(limit, self.cells.items)
-        request = _Request(min(beam, self.cells.items), parents_kept(beam), leaves, limit, limit)
+        request = _Request(
+            min(beam, self.cells.items), parents_kept(beam), leaves, limit, limit, self.cells.margin(beam)
+        )
         request.z = z.tobytes()
         if modalities is not None:
             modalities = np.ascontiguousarray(modalities)
@@ -200,3 +206,31 @@ class CompiledCells:
         if count == NO_MEMORY:
             raise MemoryError("no memory for a search")
         return count
+
+
+def _blocks(books: CellCodebooks, quad: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8], Floats]:
+    """Code vectors of cells and of the levels below in the order of tables.c, and the factors of both."""
+    levels, dim = books.codebooks.levels, books.codebooks.dim
+    split = sum(books.sizes[: books.depth])
+    coarse = np.zeros((split + -split % BLOCK, dim + -dim % WIDTH), np.int8)
+    coarse[:split, :dim] = books.small[:split]
+    fine = np.zeros((TABLE * (len(levels) - books.depth), coarse.shape[1]), np.int8)
+    factor = np.zeros(len(coarse) + len(fine), np.float32)
+    factor[:split] = books.factor[:split]
+    for number, level in enumerate(levels[books.depth :]):
+        own = slice(TABLE * number, TABLE * number + books.sizes[books.depth + number])
+        fine[own, :dim] = books.small[level]
+        factor[len(coarse) :][own] = books.factor[level]
+    pairs = (fine + 8).astype(np.uint8).reshape(len(fine), fine.shape[1] // (2 * quad), 2, quad)
+    halves = (pairs[:, :, 0] | pairs[:, :, 1] << 4).reshape(len(fine), fine.shape[1] // 2)
+    return (
+        _in_blocks((coarse.astype(np.int16) + 128).astype(np.uint8), quad),
+        _in_blocks(halves, quad),
+        factor,
+    )
+
+
+def _in_blocks(rows: NDArray[np.uint8], quad: int) -> NDArray[np.uint8]:
+    """BLOCK rows at a time: `quad` bytes of each, then the next."""
+    split = rows.reshape(-1, BLOCK, rows.shape[1] // quad, quad)
+    return np.ascontiguousarray(split.transpose(0, 2, 1, 3))

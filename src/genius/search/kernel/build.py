@@ -1,4 +1,4 @@
-"""Compiles kernel.c: `python src/genius/search/kernel/build.py`, and each installation does (hatch_build.py).
+"""Compiles the kernel: `python src/genius/search/kernel/build.py`; each installation does (hatch_build.py).
 
 Only the standard library is used here, since it runs before anything else is installed.
 """
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-SOURCE, LIBRARY = FOLDER / "kernel.c", FOLDER / "kernel.lib"
+SOURCES, LIBRARY = tuple(sorted(FOLDER.glob("*.c"))), FOLDER / "kernel.lib"
 FLAGS = ("-std=c11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fPIC", "-shared")
 
 
@@ -23,7 +23,7 @@ def compile_kernel(library: Path = LIBRARY) -> str | None:
     if not compiler or shutil.which(compiler[0]) is None:
         return "there is no C compiler"
     part = library.with_suffix(f".{os.getpid()}.part")  # a process may have loaded the old one
-    command = [*compiler, *FLAGS, "-o", str(part), str(SOURCE), "-lm"]
+    command = [*compiler, *FLAGS, "-o", str(part), *map(str, SOURCES), "-lm"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         part.unlink(missing_ok=True)
