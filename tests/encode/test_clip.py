@@ -82,6 +82,14 @@ def test_long_texts_are_cut_and_odd_ones_survive(clip_folder: Path) -> None:
     assert np.isfinite(vectors).all()
 
 
+def test_the_centre_is_cropped_as_by_torchvision(clip_folder: Path) -> None:
+    """Of three pixels too many, two go before the crop: half is rounded to even."""
+    encoder = load(clip_folder)
+    side = encoder.preprocess.side
+    columns = np.arange(side + 3, dtype=np.uint8)[None, :, None].repeat(side, 0).repeat(3, 2)
+    assert encoder.prepare_image(Image.fromarray(columns))[0, 0, :2].tolist() == [2, 3]
+
+
 def test_more_padding_changes_nothing(clip_folder: Path) -> None:
     """0 is padding and nothing else, though CLIP's vocabulary has a word under that number."""
     encoder = load(clip_folder)

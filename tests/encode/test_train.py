@@ -208,6 +208,15 @@ def test_masking_changes_the_loss_only_where_positives_meet(train, val, tmp_path
     assert losses[True] < losses[False]  # fewer negatives: every flag is there twice
 
 
+def test_queries_against_items_alone_have_another_loss(train, val, tmp_path) -> None:
+    losses = {}
+    for symmetric in (True, False):
+        folder = tmp_path / str(symmetric)
+        learn(TINY["Toy"](), train, val, folder, OptimiserConfig(steps=1, batch=64), symmetric=symmetric)
+        losses[symmetric] = read_log(folder / "log.jsonl")[0]["loss"]
+    assert losses[True] != pytest.approx(losses[False], rel=1e-4)
+
+
 def test_the_encoders_own_temperature_is_learned(train, val, clip_folder, tmp_path) -> None:
     """As UniIR's stage 0: CLIP's logit_scale, queries against items alone."""
     plan = PLAN.model_copy(update={"steps": 3, "check_every": 3})
