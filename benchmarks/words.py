@@ -231,7 +231,7 @@ def with_bounds(
     """Mean hit@5 of both together for other bounds of the lookup, with ten answers by vectors."""
     found = {}
     for rare, measured, kept in BOUNDS:
-        named = {"RARE": rare, "MEASURED": measured, "KEPT": kept}
+        named: dict[str, Any] = {"RARE": rare, "MEASURED": measured, "KEPT": kept}
         with mock.patch.multiple(lookup, **named), mock.patch(f"{__name__}.TOP", ENGINE_TOP):
             own = figures(pool, model, embedder, dataset, split, ())
         found[f"{rare}, {measured}, {kept}"] = {kind: own[kind]["hybrid"]["mean"] for kind in KINDS}

@@ -155,7 +155,7 @@ class Decoder(nn.Module):
         scores = [self.score_next(state).flatten(1).gather(1, parents * size + codes[:, :, 0])[..., None]]
         if codes.shape[2] > 1:
             chunk = max(1, at_once or parents.shape[1])
-            parts = zip(parents.split(chunk, 1), codes.split(chunk, 1), strict=True)
+            parts = zip(torch.split(parents, chunk, 1), torch.split(codes, chunk, 1), strict=True)
             scores.append(torch.cat([self._score_codes_after(state, *part) for part in parts], 1))
         return torch.cat(scores, -1)
 

@@ -37,9 +37,14 @@ class PackedLinear(nn.Module):
 def can_pack(decoder: Decoder) -> bool:
     """Whether this torch packs weights for this processor, and the decoder is in float32 on it."""
     weight = decoder.embedding.weight
-    known = platform.machine() in ("x86_64", "AMD64") and torch.backends.mkldnn.is_available()
-    return bool(known and weight.device.type == "cpu" and weight.dtype == torch.float32) and hasattr(
-        torch.ops.mkldnn, "_linear_pointwise"
+    here = weight.device.type == "cpu" and platform.machine() in ("x86_64", "AMD64")
+    known = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return bool(
+        here
+        and known
+        and weight.dtype == torch.float32
+        and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     )
 
 

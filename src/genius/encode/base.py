@@ -155,7 +155,7 @@ def encode_parts(
 def _first_of_equal(keys: Sequence[Hashable]) -> tuple[list[int], list[int]]:
     """Where each distinct key stands first, and for each key its place among the distinct ones."""
     place: dict[Hashable, int] = {}
-    rows = []
+    rows: list[int] = []
     for row, key in enumerate(keys):
         if key not in place:
             place[key] = len(rows)
