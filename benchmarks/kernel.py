@@ -73,17 +73,13 @@ class Pool:
         self.file = folder / f"{name}.npy"
         if not made.exists():
             np.save(self.file, x)
-            with Timer() as fitting:
-                quantizer = fit_quantizer(torch.from_numpy(x), torch.from_numpy(modality).long())
-            with Timer() as encoding:
-                codes = quantizer.codes_of(x, modality).astype(np.uint8)
+            quantizer = fit_quantizer(torch.from_numpy(x), torch.from_numpy(modality).long())
+            codes = quantizer.codes_of(x, modality).astype(np.uint8)
             books = [book.numpy() for book in quantizer.residual.codebooks()]
-            np.savez(
-                made, codes=codes, books=np.concatenate(books), sizes=quantizer.sizes,
-                truth=[_nearest(x @ query) for query in z], seconds=fitting.processor + encoding.processor,
-            )  # fmt: skip
+            truth = [_nearest(x @ query) for query in z]
+            np.savez(made, codes=codes, books=np.concatenate(books), sizes=quantizer.sizes, truth=truth)
         kept = np.load(made)
-        self.codes, self.truth, self.fit_seconds = kept["codes"], kept["truth"], float(kept["seconds"])
+        self.codes, self.truth = kept["codes"], kept["truth"]
         self.books = np.split(kept["books"], np.cumsum(kept["sizes"])[:-1])
 
 
@@ -157,7 +153,6 @@ class OurSearch:
         own = {
             "compiled": isinstance(found, CompiledCells),
             "build_seconds": round(building.processor + preparing.processor, 1),
-            "fit_seconds": round(pool.fit_seconds, 1),
             "bytes_per_item": round(stored, 1),
         }
         vectors = own | {"bytes_per_item": round(stored + self.vectors.nbytes / self.trie.items, 1)}
