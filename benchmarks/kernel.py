@@ -30,7 +30,7 @@ from pools import SyntheticPool, recall_at
 
 from genius.quantize.fit import fit_quantizer
 from genius.search.kernel import CompiledCells
-from genius.search.options import SearchOptions
+from genius.search.options import Rerank, SearchOptions
 from genius.search.searcher import Searcher
 from genius.search.segment import TrieSegment
 from genius.search.trie import Trie
@@ -41,6 +41,7 @@ DIM, K, QUERIES = 256, 10, 200
 BEAMS = (60, 80, 100, 120, 150, 200, 250, 300, 350, 400, 500, 600, 800, 1000)
 VECTORS = [(beam, reranked, leaves) for beam in BEAMS for reranked in (30, 40, 60) for leaves in (8, 32)]
 CODES = [(beam, reranked, 32) for beam in (10, 20, 40, 80, 160, 320, 640) for reranked in (10, 14, 20)]
+OURS: dict[Rerank, list[tuple[int, int, int]]] = {"vectors": VECTORS, "codes": CODES}
 RECALLS = (0.95, 0.98)
 
 
@@ -116,11 +117,10 @@ def _compare(pool: Pool, rivals: list[str], rounds: int) -> Figures:
                 calls[name, f"{value}"] = lambda ask=ask: ask().result()  # type: ignore[misc]
         ours = OurSearch(pool)
         built |= ours.built
-        for name, settings in (("lookup, vectors", VECTORS), ("lookup, codes", CODES)):
+        for by, settings in OURS.items():
+            name = f"lookup, {by}"
             for beam, reranked, leaves in settings:
-                options = SearchOptions(
-                    "lookup", name.split()[1], beam=beam, k=K, reranked=reranked, leaves=leaves * beam
-                )  # type: ignore[arg-type]
+                options = SearchOptions("lookup", by, beam=beam, k=K, reranked=reranked, leaves=leaves * beam)
                 setting = f"beam {beam}, {reranked} re-ranked, {leaves} leaves a beam"
                 calls[name, setting] = partial(ours.timed, options)
         times: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
