@@ -30,7 +30,7 @@ from pools import SyntheticPool, recall_at
 
 from genius.quantize.fit import fit_quantizer
 from genius.search.kernel import CompiledCells
-from genius.search.options import SearchOptions
+from genius.search.options import Rerank, SearchOptions
 from genius.search.searcher import Searcher
 from genius.search.segment import TrieSegment
 from genius.search.trie import Trie
@@ -41,6 +41,7 @@ DIM, K, QUERIES = 256, 10, 200
 BEAMS = (60, 80, 100, 120, 150, 200, 250, 300, 350, 400, 500, 600, 800, 1000)
 VECTORS = [(beam, reranked, leaves) for beam in BEAMS for reranked in (30, 40, 60) for leaves in (8, 32)]
 CODES = [(beam, reranked, 32) for beam in (10, 20, 40, 80, 160, 320, 640) for reranked in (10, 14, 20)]
+OURS: dict[Rerank, list[tuple[int, int, int]]] = {"vectors": VECTORS, "codes": CODES}
 RECALLS = (0.95, 0.98)
 
 
@@ -73,17 +74,13 @@ class Pool:
         self.file = folder / f"{name}.npy"
         if not made.exists():
             np.save(self.file, x)
-            with Timer() as fitting:
-                quantizer = fit_quantizer(torch.from_numpy(x), torch.from_numpy(modality).long())
-            with Timer() as encoding:
-                codes = quantizer.codes_of(x, modality).astype(np.uint8)
+            quantizer = fit_quantizer(torch.from_numpy(x), torch.from_numpy(modality).long())
+            codes = quantizer.codes_of(x, modality).astype(np.uint8)
             books = [book.numpy() for book in quantizer.residual.codebooks()]
-            np.savez(
-                made, codes=codes, books=np.concatenate(books), sizes=quantizer.sizes,
-                truth=[_nearest(x @ query) for query in z], seconds=fitting.processor + encoding.processor,
-            )  # fmt: skip
+            truth = [_nearest(x @ query) for query in z]
+            np.savez(made, codes=codes, books=np.concatenate(books), sizes=quantizer.sizes, truth=truth)
         kept = np.load(made)
-        self.codes, self.truth, self.fit_seconds = kept["codes"], kept["truth"], float(kept["seconds"])
+        self.codes, self.truth = kept["codes"], kept["truth"]
         self.books = np.split(kept["books"], np.cumsum(kept["sizes"])[:-1])
 
 
@@ -120,11 +117,10 @@ def _compare(pool: Pool, rivals: list[str], rounds: int) -> Figures:
                 calls[name, f"{value}"] = lambda ask=ask: ask().result()  # type: ignore[misc]
         ours = OurSearch(pool)
         built |= ours.built
-        for name, settings in (("lookup, vectors", VECTORS), ("lookup, codes", CODES)):
+        for by, settings in OURS.items():
+            name = f"lookup, {by}"
             for beam, reranked, leaves in settings:
-                options = SearchOptions(
-                    "lookup", name.split()[1], beam=beam, k=K, reranked=reranked, leaves=leaves * beam
-                )  # type: ignore[arg-type]
+                options = SearchOptions("lookup", by, beam=beam, k=K, reranked=reranked, leaves=leaves * beam)
                 setting = f"beam {beam}, {reranked} re-ranked, {leaves} leaves a beam"
                 calls[name, setting] = partial(ours.timed, options)
         times: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
@@ -157,7 +153,6 @@ class OurSearch:
         own = {
             "compiled": isinstance(found, CompiledCells),
             "build_seconds": round(building.processor + preparing.processor, 1),
-            "fit_seconds": round(pool.fit_seconds, 1),
             "bytes_per_item": round(stored, 1),
         }
         vectors = own | {"bytes_per_item": round(stored + self.vectors.nbytes / self.trie.items, 1)}

@@ -122,10 +122,9 @@ def _beside_hnsw(found: dict[str, Any]) -> str:
             rows.append([
                 pool, f"{row['recall']}", _ratio(row["time"]) if reached else "", f"{row['bytes']:.2f}",
                 f"{ours['build_seconds'] / theirs['build_seconds']:.3f}",
-                f"{(ours['build_seconds'] + ours['fit_seconds']) / theirs['build_seconds']:.2f}",
                 row["lookup"], f"ef {row['hnsw']}" if reached else "",
             ])  # fmt: skip
-    head = ["pool", "recall", "time", "bytes", "build", "build and fit", "lookup", "HNSW"]
+    head = ["pool", "recall", "time", "bytes", "build", "lookup", "HNSW"]
     return _kernel_source(found) + _table(head, rows)
 
 
@@ -142,14 +141,13 @@ def _beside_ivf(found: dict[str, Any]) -> str:
             theirs = max(row["recall"] for row in settings.values())
             stored = [own["systems"][system]["bytes_per_item"] for system in ("lookup, codes", rival)]
             build = [own["systems"][system]["build_seconds"] for system in ("lookup, codes", rival)]
-            fit = own["systems"]["lookup, codes"]["fit_seconds"]
             rows.append([
                 pool, rival, *times, f"{best:.3f}", f"{theirs:.3f}", f"{stored[0]:g}", f"{stored[1]:g}",
-                f"{(build[0] + fit) / build[1]:.2f}",
+                f"{build[0] / build[1]:.3f}",
             ])  # fmt: skip
     probes = list(next((settings for _, own in _kernel_pools(found) for name, settings
                         in own["at equal recall"].items() if "ivf" in name), {}))  # fmt: skip
-    head = ["pool", "rival", *probes, "best recall", "its best", "bytes", "its bytes", "build and fit"]
+    head = ["pool", "rival", *probes, "best recall", "its best", "bytes", "its bytes", "build"]
     return _kernel_source(found) + _table(head, rows)
 
 

@@ -83,7 +83,7 @@ class CompiledCells:
         self.library, self.cells = library, cells
         books, layout = cells.books, cells.layout
         coarse, fine, factor = _blocks(books, int(library.genius_kernel_quad()))
-        arrays = {
+        arrays: dict[str, NDArray[Any]] = {
             "sizes": np.array(books.sizes, dtype=np.int32),
             "records": np.ascontiguousarray(cells.records),
             "start": cells.start,
@@ -225,7 +225,7 @@ def _blocks(books: CellCodebooks, quad: int) -> tuple[NDArray[np.uint8], NDArray
     halves = (pairs[:, :, 0] | pairs[:, :, 1] << 4).reshape(len(fine), fine.shape[1] // 2)
     return (
         _in_blocks((coarse.astype(np.int16) + 128).astype(np.uint8), quad),
-        _in_blocks(halves, quad),
+        _in_blocks(halves.astype(np.uint8), quad),
         factor,
     )
 
