@@ -33,7 +33,7 @@ def test_vectors_go_in_and_ask(served):
         served.engine.fit(item_bytes=4)
         after = client.search(Query(vector=points[9]), k=5)
         assert [hit.id for hit in after] == [hit.id for hit in before]
-        assert [len(hit.codes) for hit in after] == [4] * 5
+        assert [len(hit.codes) for hit in after] == [5] * 5
         assert client.stats()["fit"]["fits"] == 1
 
 
