@@ -227,36 +227,21 @@ class Searcher:
         plan: SearchPlan,
     ) -> list[RankedItems]:
         """The best candidates of each query, re-ranked where the plan says so."""
-        if plan.rerank is not None:
-            candidates = self._rerank(segment, candidates, z, phi, fetch, plan)
-        return rank(segment.trie, candidates, plan.k)
-
-    def _rerank(
-        self,
-        segment: TrieSegment,
-        candidates: Sequence[Candidates],
-        z: Floats,
-        phi: NDArray[Any] | None,
-        fetch: Fetch | NDArray[Any] | None,
-        plan: SearchPlan,
-    ) -> list[Candidates]:
-        """The candidates of each query with the scores of the re-ranking."""
-        rerank = plan.rerank
-        assert rerank is not None
-        if rerank.limit is not None:
+        trie, rerank = segment.trie, plan.rerank
+        if rerank is not None and rerank.limit is not None:
             candidates = [own.best(rerank.limit) for own in candidates]
-        if rerank.by == "codes":
-            return [
-                rerank_by_codes(
-                    segment.trie, own, self.codebooks, query, rerank.fusion, rerank.similarity_known
-                )
+        if rerank is not None and rerank.by == "codes":
+            candidates = [
+                rerank_by_codes(trie, own, self.codebooks, query, rerank.fusion, rerank.similarity_known)
                 for own, query in zip(candidates, z, strict=True)
             ]
-        assert phi is not None and fetch is not None
-        return [
-            rerank_by_vectors(segment.trie, own, query, fetch, rerank.fusion)
-            for own, query in zip(candidates, phi, strict=True)
-        ]
+        elif rerank is not None:
+            assert phi is not None and fetch is not None
+            candidates = [
+                rerank_by_vectors(trie, own, query, fetch, rerank.fusion)
+                for own, query in zip(candidates, phi, strict=True)
+            ]
+        return rank(trie, candidates, plan.k)
 
     def _checked(self, segments: Sequence[TrieSegment], z: NDArray[Any]) -> Floats:
         z = np.ascontiguousarray(z, dtype=np.float32)
