@@ -108,7 +108,7 @@ def live(engine: Engine, limits: Limits | None = None, **options: Any) -> Iterat
         assert not thread.is_alive(), "the server does not stop"
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "waited in vain"

@@ -247,8 +247,8 @@ def test_bodies_take_no_more_than_what_is_counted(engine, serving, kit):
     """Searches with large pictures wait; what they hold is about what the cap on held bytes counts."""
     gate, original = threading.Event(), engine.results
     picture = kit.picture("red") + bytes(6 * MB)  # what follows the end of a PNG is ignored
-    with serving(Limits(body=16 * MB, search_s=60.0)) as live:
-        engine.results = lambda *args, **options: gate.wait(30) and original(*args, **options)
+    with serving(Limits(body=16 * MB, search_s=120.0, upload_s=120.0)) as live:
+        engine.results = lambda *args, **options: gate.wait(100) and original(*args, **options)
         metrics = live.server.config.app.state.backend.metrics
         with searching(live, kit.picture("red")):  # keeps the search thread busy
             kit.wait_until(lambda: metrics.active._value.get() == 1)
