@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,9 @@ def test_a_server_for_others_hides_places(make_engine, photos) -> None:
     for options, shown in told:
         with testclient.TestClient(create_app(engine, **options), base_url="http://localhost") as client:
             client.headers["authorization"] = f"Bearer {key}"
+            end = time.monotonic() + 60  # it loads the model after it has begun to listen
+            while not client.get("/readyz").is_success and time.monotonic() < end:
+                time.sleep(0.01)
             assert set(client.get("/v1/items/red.jpg").json()["meta"]) == shown
             for asked in ({"facet": "latitude"}, {"where": "date > '2000' and not meta.longitude > 1"}):
                 answer = client.get("/v1/items", params=asked)
