@@ -5,7 +5,8 @@
 
 The tables are in `tables.tar.xz`. The pictures that they name are made no larger than `mini` sees them and
 saved as WebP under their old names. Pictures that cannot be read are left out and counted. Parts can be
-unpacked in any order.
+unpacked in any order. Pictures that queries ask with or for come first: where time or space is short, the
+last parts can be left out, and training goes on without their pictures.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import io
 import json
 import tarfile
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -76,15 +78,22 @@ def files(root: Path) -> Iterator[Path]:
 
 
 def pictures(tables: Iterable[Path]) -> list[str]:
-    """The pictures that queries and items name, each once."""
-    named: dict[str, None] = {}
+    """The pictures that queries and items name, each once: those of queries and their positives first."""
+    asked: set[str] = set()
+    items: dict[str, set[str]] = defaultdict(set)  # id to pictures: splits may use an id for different items
+    positives: set[str] = set()
     for table in tables:
         if table.suffix == ".jsonl":
             with table.open(encoding="utf-8") as lines:
-                rows = (json.loads(line) for line in lines)
-                found = (row.get("query_img_path") or row.get("img_path") for row in rows)
-                named.update((picture, None) for picture in found if picture)
-    return sorted(named)
+                for row in map(json.loads, lines):
+                    if row.get("img_path"):
+                        items[row["did"]].add(row["img_path"])
+                    elif row.get("query_img_path"):
+                        asked.add(row["query_img_path"])
+                    positives.update(row.get("pos_cand_list", ()))
+    for number in positives & items.keys():
+        asked |= items[number]
+    return sorted(asked) + sorted(set().union(*items.values()) - asked)
 
 
 def pack(root: Path, to: Path, side: int, most_bytes: int, each: Map = map) -> tuple[int, int, int]:

@@ -32,6 +32,7 @@ class DataConfig(ConfigTable):
     features: str = ""  # folder for cached vectors; empty: beside the run
     train: Literal["train", "union_train"] = "train"  # union_train: M-BEIR's union_up, some queries repeated
     held_out: float = Field(default=0.0, ge=0, lt=1)  # share of train for stages 1 and 2; stage 0: the rest
+    train_items: int = Field(default=0, ge=0)  # at most so many for stages 1 and 2, positives first; 0: all
     default_instructions: bool = True  # to train with, beside the data's own: the product's, and none at all
     val_queries: int = Field(default=0, ge=0)  # at most so many queries of val are asked; 0: all
     val_items: int = Field(default=0, ge=0)  # at most so many items in val's pool, positives first; 0: all
@@ -117,6 +118,9 @@ class DistillationConfig(ConfigTable):
     colour: float = Field(default=0.3, ge=0, lt=1)
     mix: float = Field(default=0.3, ge=0, le=1)  # share of views blended with another
     body_rate: float = Field(default=0.06, gt=0)  # factor on alignment.rate for the text tower below its head
+    distinct_steps: int = Field(default=0, ge=0)  # steps before views, and what the teacher says, repeat
+    small_side: int = Field(default=160, gt=0)  # pixels of the views in the first part of the steps
+    small_share: float = Field(default=0.0, ge=0, le=1)  # of the steps that see such views
 
 
 class QuantizerConfig(ConfigTable):

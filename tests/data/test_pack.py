@@ -18,8 +18,12 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "data" / "pack.py"
 def packed(tmp_path):
     root, elsewhere = tmp_path / "data", tmp_path / "photos"
     names = [f"mbeir_images/photos/{number}.png" for number in range(6)]
-    queries = [{"query_txt": "six", "query_img_path": None}, {"query_txt": None, "query_img_path": names[0]}]
-    items = [{"img_path": name} for name in (*names, "mbeir_images/photos/broken.jpg", None)]
+    queries = [
+        {"query_txt": "six", "query_img_path": None, "pos_cand_list": ["1:5"]},
+        {"query_txt": None, "query_img_path": names[0], "pos_cand_list": ["1:7"]},
+    ]
+    pictures = (*names, "mbeir_images/photos/broken.jpg", None)
+    items = [{"did": f"1:{number}", "img_path": name} for number, name in enumerate(pictures)]
     for name, rows in (("query/train/a.jsonl", queries), ("cand_pool/global/p.jsonl", items)):
         (root / name).parent.mkdir(parents=True)
         (root / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -58,3 +62,12 @@ def test_what_is_packed_comes_out_again(packed, tmp_path):
             assert (small.size, small.format) == ((64, 64), "WEBP")
             wanted = np.asarray(before.convert("RGB").resize((64, 64)), dtype=float)
             assert np.abs(np.asarray(small, dtype=float) - wanted).mean() < 25
+
+
+def test_pictures_of_queries_and_positives_come_first(packed):
+    _, parts, _ = packed
+    names = []
+    for file in sorted(parts.glob("part-*.tar")):
+        with tarfile.open(file) as tar:
+            names += [Path(name).stem for name in tar.getnames()]
+    assert names == ["0", "5", "1", "2", "3", "4"]

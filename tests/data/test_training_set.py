@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,15 @@ import pytest
 
 from genius.data.base import open_dataset
 from genius.data.instructions import default_instruction, query_text
-from genius.data.training_set import MODALITIES, TrainingSet, read_training_set, without_images
+from genius.data.training_set import (
+    MODALITIES,
+    TrainingSet,
+    keep_rows,
+    limit_items,
+    read_training_set,
+    without_images,
+    without_unused,
+)
 from genius.errors import BadData
 from genius.types import Modality
 
@@ -128,3 +137,33 @@ def test_without_images_the_items_and_queries_that_need_them_are_gone(flags: Pat
     assert len(expected) < len(data.query_ids)
     with pytest.raises(BadData, match="no query is left"):
         without_images(data, np.arange(len(data.images)))
+
+
+def test_few_items_for_later_stages_are_the_positives_first(flags: Path) -> None:
+    data = read_training_set(open_dataset("mbeir", flags), "train")
+    few = limit_items(data, 40)
+    assert len(few.item_ids) == max(40, len(set(data.positives.tolist())))
+    assert [positives(few, row) for row in range(5)] == [positives(data, row) for row in range(5)]
+    assert limit_items(data, len(data.item_ids)) is data
+    assert len(limit_items(data, 1).item_ids) == len(set(data.positives.tolist()))
+
+
+def test_images_and_texts_that_nothing_has_are_dropped(flags: Path) -> None:
+    data = read_training_set(open_dataset("mbeir", flags), "train")
+    queries = np.arange(len(data.query_ids)) < 3
+    items = np.zeros(len(data.item_ids), dtype=bool)
+    items[data.positives[: data.offsets[3]]] = True
+    part = keep_rows(data, items, queries)
+    small = without_unused(part)
+
+    def named(rows: np.ndarray, of: Sequence[object]) -> list[object]:
+        return [None if row < 0 else of[row] for row in rows.ravel().tolist()]
+
+    assert len(small.images) < len(part.images)
+    assert len(small.texts) < len(part.texts)
+    tables = {"query_image": "images", "item_image": "images", "query_texts": "texts", "item_text": "texts"}
+    for name, of in tables.items():
+        before, after = (named(getattr(some, name), getattr(some, of)) for some in (part, small))
+        assert after == before
+    used = {row for name in ("query_texts", "item_text") for row in getattr(small, name).ravel().tolist()}
+    assert used - {-1} == set(range(len(small.texts)))

@@ -156,6 +156,43 @@ def keep_rows(data: TrainingSet, keep_item: NDArray[np.bool_], keep_query: NDArr
     )
 
 
+def limit_items(data: TrainingSet, most: int) -> TrainingSet:
+    """`data` with at most `most` items: all positives, then those with the lowest hashes of their ids."""
+    if len(data.item_ids) <= most:
+        return data
+    keep = np.zeros(len(data.item_ids), dtype=bool)
+    keep[data.positives] = True
+    hashes = np.array([hash_of(name) for name in data.item_ids], dtype=np.uint64)
+    others = np.flatnonzero(~keep)
+    keep[others[np.argsort(hashes[others])[: max(0, most - int(keep.sum()))]]] = True
+    return keep_rows(data, keep, np.ones(len(data.query_ids), dtype=bool))
+
+
+def without_unused(data: TrainingSet) -> TrainingSet:
+    """`data` without the images and texts that no query and no item has."""
+    images, (query_image, item_image) = _compact(len(data.images), data.query_image, data.item_image)
+    texts, (query_texts, item_text) = _compact(len(data.texts), data.query_texts, data.item_text)
+    return replace(
+        data,
+        images=[data.images[row] for row in images.tolist()],
+        texts=[data.texts[row] for row in texts.tolist()],
+        query_image=query_image,
+        item_image=item_image,
+        query_texts=query_texts,
+        item_text=item_text,
+    )
+
+
+def _compact(count: int, *tables: Rows) -> tuple[Rows, list[Rows]]:
+    """The rows of `count` that `tables` name, ascending, and the tables with their places among these."""
+    used = np.zeros(count + 1, dtype=bool)  # the last entry is named by -1: absent
+    for table in tables:
+        used[table] = True
+    used[-1] = False
+    place = np.where(used, np.cumsum(used) - 1, -1)
+    return np.flatnonzero(used), [place[table] for table in tables]
+
+
 class _Sample:
     """Queries and items of a split: all of them, or those with the lowest hashes."""
 

@@ -38,8 +38,11 @@ from genius.encode.train import (
 from genius.errors import BadInput
 from genius.pipeline.validation import hit_rates
 from genius.pipeline.vectors import IMAGES_AT_ONCE, TEXTS_AT_ONCE, cached, content_name, file_state
+from genius.training import distributed
 from genius.training.loop import TrainingResult
-from genius.weights import fingerprint_tensors
+from genius.weights import fingerprint_tensors, save_weights
+
+TEACHER_MAP = "clip_map.safetensors"  # what brings the teacher's embeddings to the text tower
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,8 @@ def distil_mini(
     )  # fmt: skip
 
     aligned.eval().requires_grad_(False)
+    if distributed.is_main():
+        save_weights({"map": aligned.map.weight, "mean": teacher.mean}, folder / "alignment" / TEACHER_MAP)
     val_texts = in_chunks(lambda rows: encoder.text_vectors(texts.val[rows]), len(splits.val.texts), device)
 
     def embed_by_student(image_rows: Tensor, text_rows: Tensor) -> Tensor:
@@ -158,6 +163,8 @@ def distil_mini(
         folder=folder / "distillation", seed=seed,
         validate=lambda: hit_rates(splits.val, embed_by_student, device),
         smallest_view=table.smallest_view, colour=table.colour, mix=table.mix,
+        distinct_steps=table.distinct_steps, small_side=table.small_side,
+        small_steps=round(table.small_share * table.images.steps),
     )  # fmt: skip
     aligned.fold_into(encoder.module.image)
     encoder.module.requires_grad_(True)
@@ -259,7 +266,7 @@ def _image_features(
 
 def _text_tower(encoder: MiniEncoder, tokens: TokenTable) -> Tower:
     """Text rows to features, by the tower each time."""
-    return lambda rows: encoder.module.text.features(tokens[rows])
+    return lambda rows: tokens.by_length(rows, encoder.module.text.features)
 
 
 def _text_features(encoder: MiniEncoder, texts: Sequence[str], folder: Path) -> Tower:

@@ -15,7 +15,13 @@ from genius.data.base import open_dataset
 from genius.data.held_out import split_queries
 from genius.data.pairs import Pairs, pairs_of
 from genius.data.report import Report, printable
-from genius.data.training_set import TrainingSet, read_training_set, without_images
+from genius.data.training_set import (
+    TrainingSet,
+    limit_items,
+    read_training_set,
+    without_images,
+    without_unused,
+)
 from genius.decode.init import fresh_decoder
 from genius.decode.rivals import Rivals
 from genius.decode.shape import DecoderShape
@@ -119,7 +125,11 @@ def _data(recipe: Recipe, split: str, *, stage_0: bool = False) -> TrainingSet:
     dataset = open_dataset(table.format, table.root, table.datasets)
     if split == "train":
         train = read_training_set(dataset, table.train, defaults=table.default_instructions)
-        return split_queries(train, table.held_out, held_out=not stage_0) if table.held_out else train
+        if table.held_out:
+            train = split_queries(train, table.held_out, held_out=not stage_0)
+        if table.train_items and not stage_0:
+            train = limit_items(train, table.train_items)
+        return without_unused(train)
     return read_training_set(
         dataset, split, chosen=True, most_queries=table.val_queries, most_items=table.val_items
     )

@@ -100,6 +100,47 @@ def test_the_image_tower_learns_the_teachers_directions(encoder, train: Training
         )  # fmt: skip
 
 
+def test_views_come_again_and_the_teacher_sees_them_once(encoder, train, tmp_path: Path) -> None:
+    pictures = ImageTable(train.images, encoder, CPU, resident=True)
+    asked: list[torch.Tensor] = []
+    seen: list[torch.Tensor] = []
+
+    def teacher(views: torch.Tensor) -> torch.Tensor:
+        asked.append(views)
+        return seen_by_teacher(views)
+
+    tower = encoder.image_vectors
+
+    def student(views: torch.Tensor) -> torch.Tensor:
+        seen.append(views)
+        return tower(views)
+
+    encoder.image_vectors = student
+    distill.distil_images(
+        encoder.module.image, encoder, teacher, pictures, torch.arange(len(pictures)),
+        OptimiserConfig(steps=6, batch=4, rate=1e-6), folder=tmp_path, seed=0, smallest_view=0.5,
+        colour=0.2, mix=0.5, distinct_steps=2, small_side=24, small_steps=3,
+    )  # fmt: skip
+    assert len(asked) == 2
+    assert [views.shape[-1] for views in seen] == [24] * 3 + [32] * 3
+    assert torch.equal(seen[3], asked[1])  # steps 3 and 5 repeat step 1, step 4 repeats step 0
+    assert torch.equal(seen[4], asked[0])
+    assert torch.equal(seen[5], asked[1])
+    small = torch.nn.functional.interpolate(asked[0], (24, 24), mode="bilinear", antialias=True)
+    assert torch.equal(seen[0], small)
+    assert torch.equal(seen[2], small)
+
+
+def test_texts_of_like_length_are_embedded_together(encoder, train) -> None:
+    tokens = TokenTable(train.texts, encoder, CPU)
+    encoder.module.eval()
+    rows = torch.randperm(len(train.texts), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        wanted = torch.cat([encoder.module.text(tokens[row[None]]) for row in rows])
+        assert torch.allclose(tokens.by_length(rows, encoder.module.text), wanted, atol=1e-4)
+        assert torch.allclose(tokens.by_length(rows[:3], encoder.module.text), wanted[:3], atol=1e-4)
+
+
 def test_a_student_that_equals_its_teacher_has_nothing_to_learn(encoder, train, tmp_path: Path) -> None:
     pictures = ImageTable(train.images, encoder, CPU, resident=True)
     encoder.module.eval()

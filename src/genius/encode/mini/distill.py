@@ -88,6 +88,23 @@ class CentredTeacher:
         return self.centred(self.embed(pixels))
 
 
+class TeacherTargets:
+    """The teacher's embeddings of the views of the first steps, computed once and kept in half precision."""
+
+    def __init__(self, steps: int, batch: int, device: torch.device) -> None:
+        self._kept = torch.empty(steps, batch, DIM, dtype=torch.float16, device=device)
+        self._known = [False] * steps
+
+    def get(self, step: int, compute: Callable[[], Tensor]) -> Tensor:
+        """Targets (batch, dim) of the views of `step`; those beyond the first steps are not kept."""
+        if step >= len(self._known):
+            return compute()
+        if not self._known[step]:
+            self._kept[step] = compute()
+            self._known[step] = True
+        return self._kept[step].float()
+
+
 def align_text(
     aligned: Aligned,
     texts: TokenTable,
@@ -113,7 +130,7 @@ def align_text(
             image_rows,
             text_rows,
             lambda rows: aligned.map(clip_vectors[rows]),
-            lambda rows: aligned.text(texts[rows]),
+            lambda rows: texts.by_length(rows, aligned.text),
         )
 
     def step(number: int) -> dict[str, Tensor]:
@@ -154,12 +171,19 @@ def distil_images(
     smallest_view: float,
     colour: float,
     mix: float,
+    distinct_steps: int = 0,
+    small_side: int = 0,
+    small_steps: int = 0,
     validate: Validate | None = None,
 ) -> TrainingResult:
     """Train the image tower on random views of the images in `rows`, which `teacher` sees too.
 
     Three terms: the angle to the teacher's embedding, the Kullback-Leibler divergence of the similarities to
     the teacher's embeddings of all other views of the batch, and a small one that keeps lengths near 1.
+
+    From step `distinct_steps` on (0: never), the views of earlier steps come again, and with them the
+    teacher's embeddings, which are kept. In the first `small_steps` steps the tower sees views of
+    `small_side` pixels, the teacher always views of full size.
     """
     device = encoder.device
     embed, targets_of = encoder.image_vectors, teacher
@@ -168,15 +192,20 @@ def distil_images(
         targets_of = torch.compile(lambda pixels: teacher(pixels), dynamic=False)
     part = distributed.rank_slice(config.batch)
 
+    kept = TeacherTargets(distinct_steps, len(range(config.batch)[part]), device)
+
     def step(number: int) -> dict[str, Tensor]:
-        generator = generator_for(device, seed, "distillation", number)
+        drawn = number % distinct_steps if distinct_steps else number
+        generator = generator_for(device, seed, "distillation", drawn)
         chosen = rows[torch.randint(len(rows), (config.batch,), generator=generator, device=device)]
-        view_generator = generator_for(device, seed, "views", number, distributed.rank())
+        view_generator = generator_for(device, seed, "views", drawn, distributed.rank())
         views = random_views(
             images[chosen[part]], view_generator, smallest=smallest_view, flip=True, colour=colour
         )
         views = mixed(views, view_generator, mix)
-        target = F.normalize(targets_of(views).float(), dim=1)
+        target = kept.get(drawn, lambda: F.normalize(targets_of(views).float(), dim=1))
+        if number < small_steps:
+            views = F.interpolate(views, (small_side, small_side), mode="bilinear", antialias=True)
         embeddings = embed(views).float()
         length = embeddings.norm(dim=1)
         embeddings = F.normalize(embeddings, dim=1)
@@ -190,7 +219,10 @@ def distil_images(
         loss = 2 * angle + divergence + LENGTH_WEIGHT * (length - 1).square().mean()
         return {"loss": loss, "angle": angle, "divergence": divergence}
 
-    settings = {"views": [smallest_view, colour, mix], "images": len(rows)}
+    settings = {
+        "views": [smallest_view, colour, mix], "images": len(rows),
+        "distinct_steps": distinct_steps, "small": [small_side, small_steps],
+    }  # fmt: skip
     return run(
         "distillation", tower, step, config, folder=folder, seed=seed, validate=validate, settings=settings
     )
