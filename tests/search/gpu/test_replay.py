@@ -171,19 +171,40 @@ def test_queries_without_exact_beams_are_searched_again_and_scored_alike(
         np.testing.assert_allclose(ours.scores, theirs.scores, atol=1e-5)
 
 
-def test_few_queries_are_looked_up_by_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rerank", ["none", "codes", "vectors"])
+def test_few_queries_are_looked_up_by_the_cpu(monkeypatch: pytest.MonkeyPatch, rerank: Any) -> None:
+    """By programs of fixed shape and by others; what the rule says is in `tests/search/test_placement.py`."""
     world, devices = World(), []
-    lookup = searcher_module.search_by_lookup
+    lookup, fixed = searcher_module.search_by_lookup, Searcher._fixed
+    expected = world.search(SearchOptions("lookup", rerank, beam=20, fixed=False))
 
     def noted(*args: Any, device: str, **rest: Any) -> Any:
         devices.append(device)
         return lookup(*args, device="cpu", **rest)
 
+    def noted_fixed(*args: Any) -> Any:
+        devices.append("graph")
+        return fixed(*args)
+
     monkeypatch.setattr(searcher_module, "search_by_lookup", noted)
-    world.searcher.device = "cuda"
-    for batch in (1, 8, 9):
-        world.searcher.search([TrieSegment(world.trie)], world.z[:batch], SearchOptions(beam=20, fixed=False))
-    assert devices == ["cpu", "cpu", "cuda"]
+    monkeypatch.setattr(Searcher, "_fixed", noted_fixed)
+    monkeypatch.setattr(searcher_module, "runs_on_gpu", lambda method, batch, items: batch >= 5)
+    assert world.searcher.programs  # made on the CPU
+    world.searcher.device, world.searcher.gpu = "cuda", True
+    for options in (
+        SearchOptions("lookup", rerank, beam=20, fixed=False),
+        SearchOptions("lookup", rerank, beam=20),
+    ):
+        for batch in (1, 4, 5):
+            found = world.searcher.search(
+                [TrieSegment(world.trie)], world.z[:batch], options, phi=world.z[:batch], fetch=world.vectors
+            )
+            if batch < 5:
+                assert [answer.rows.tolist() for answer in found] == [
+                    answer.rows.tolist() for answer in expected[:batch]
+                ]
+    few = ["cpu", "cpu"] if rerank == "none" else []  # re-ranked ones go by cells
+    assert devices == [*few, "cuda", *few, "graph"]
 
 
 def test_a_program_is_made_once(world: World) -> None:
