@@ -97,8 +97,8 @@ class Searcher:
         segments = [s if mask is None else s.restricted(mask) for s in segments if s.trie.items]
         if not len(z) or not segments:
             return [RankedItems.none(len(self.codebooks.sizes)) for _ in z]
-        device = self._device_for(options.method, len(z), segments)
-        plan = plan_search(options, self.gpu and device != "cpu")
+        on_gpu = self._runs_on_gpu(options.method, len(z), segments)
+        plan, device = plan_search(options, self.gpu and on_gpu), self.device if on_gpu else "cpu"
         wanted = self._modality_mask(modalities, len(z))
         if plan.rerank is not None and plan.rerank.by == "vectors":
             if phi is None or fetch is None:
@@ -130,10 +130,9 @@ class Searcher:
         """Lookups that go by cells; made when first needed."""
         return CellSearch(self.codebooks)
 
-    def _device_for(self, method: Method, batch: int, segments: Sequence[TrieSegment]) -> str:
-        """Where a batch of queries is searched."""
-        items = sum(segment.trie.items for segment in segments)
-        return self.device if runs_on_gpu(method, batch, items) else "cpu"
+    def _runs_on_gpu(self, method: Method, batch: int, segments: Sequence[TrieSegment]) -> bool:
+        """Whether a batch of queries is searched on this searcher's device, if that is a GPU."""
+        return runs_on_gpu(method, batch, sum(segment.trie.items for segment in segments))
 
     def _is_by_cells(self, segments: Sequence[TrieSegment], plan: SearchPlan, device: str) -> bool:
         """Whether all segments are searched by cells, on the CPU."""
@@ -229,7 +228,7 @@ class Searcher:
         again = np.flatnonzero(~found.exact)
         if len(again):
             mask = None if modalities is None else modalities[again]
-            device = self._device_for(fixed.method, len(again), [segment])
+            device = self.device if self._runs_on_gpu(fixed.method, len(again), [segment]) else "cpu"
             (plain,) = self._plain([segment], z[again], mask, plan, device)
             own_phi = None if phi is None else phi[again]
             for query, own in zip(

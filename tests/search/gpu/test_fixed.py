@@ -17,13 +17,13 @@ from genius.decode.shape import DecoderShape
 from genius.search.beam import DecoderScorer, beam_search
 from genius.search.candidates import Candidates
 from genius.search.codebooks import Codebooks
-from genius.search.gpu import steps
+from genius.search.gpu import operations, steps
 from genius.search.gpu.fixed_decoder import FixedDecoder
 from genius.search.gpu.fixed_lookup import MIN_DENSITY, FixedLookup
 from genius.search.gpu.fixed_trie import FilteredTrie, FixedTrie
-from genius.search.gpu.operations import PLAIN
+from genius.search.gpu.operations import PLAIN, ordered_top_k, plain_top_k
 from genius.search.gpu.passes import DecoderPasses
-from genius.search.gpu.steps import CandidateTensors, FixedShape, choose_shape, first_top_k, ordered_top_k
+from genius.search.gpu.steps import CandidateTensors, FixedShape, choose_shape
 from genius.search.lookup import lookup
 from genius.search.trie import ItemFilter, Trie
 from genius.search.trie.tensors import Forest, TensorTrie
@@ -91,6 +91,8 @@ def test_passes_of_a_gpu_equal_the_plain_search(
     """All that a GPU does in another way: its passes, and the best of many children by blocks."""
     monkeypatch.setattr(steps, "WIDE", 20)
     monkeypatch.setattr(steps, "BLOCK", 4)
+    monkeypatch.setattr(operations, "WIDE", 20)
+    monkeypatch.setattr(operations, "BLOCK", 4)
     check_decoder(decoder, stop, items, beam, DecoderPasses(decoder, PLAIN))
 
 
@@ -246,13 +248,13 @@ def test_of_equal_scores_the_lowest_order_wins() -> None:
 def test_the_best_of_many_are_found_by_blocks(
     block: int, count: int, k: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steps, "WIDE", 20)
-    monkeypatch.setattr(steps, "BLOCK", block)
+    monkeypatch.setattr(operations, "WIDE", 20)
+    monkeypatch.setattr(operations, "BLOCK", block)
     rng = np.random.default_rng(0)
     for values in (1, 3, 10_000):  # many equal ones, few, none
         scores = torch.from_numpy(rng.integers(-values, values + 1, (4, count)).astype(np.float32))
         scores[3, 5:] = -torch.inf  # fewer than k
-        column, best = first_top_k(scores, k)
+        column, best = plain_top_k(scores, k)
         _, expected, place = ordered_top_k(scores, torch.arange(count).expand(4, -1), k)
         there = expected > -torch.inf
         assert torch.equal(best, expected) and torch.equal(column[there], place[there])

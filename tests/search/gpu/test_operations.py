@@ -92,6 +92,22 @@ def test_child_maxima(kernels: Operations, size: int) -> None:
     assert torch.equal(kernels.child_maxima(*arguments), PLAIN.child_maxima(*arguments))
 
 
+@pytest.mark.parametrize(
+    ("count", "k"), [(1, 1), (50, 50), (192, 50), (3200, 50), (300, 7), (20_000, 50), (5, 9)]
+)
+def test_top_k(kernels: Operations, count: int, k: int) -> None:
+    for values in (1, 3, 100_000):  # many equal ones, few, none
+        scores = (values * random(3, count, seed=values)).round()
+        scores[1, : count // 2] = -torch.inf
+        scores[2, : count - 2] = -torch.inf
+        scores[0, 0] = -0.0
+        column, best = kernels.top_k(scores, k)
+        expected, expected_best = PLAIN.top_k(scores, k)
+        there = expected_best > -torch.inf
+        assert torch.equal(best, expected_best)
+        assert torch.equal(column[there], expected[there]) and int(column.max()) < count
+
+
 def small_decoder(head_width: int = 8) -> Decoder:
     shape = DecoderShape(
         12, (3, 17, 11, 11, 11), layers=2, width=16, heads=2, head_width=head_width, feed_forward=32, prefix=4
@@ -132,7 +148,7 @@ def test_passes_of_kernels_equal_the_decoder(kernels: Operations) -> None:
 
 def test_kernels_run_on_cuda_alone_and_where_the_shape_suits_them(monkeypatch: pytest.MonkeyPatch) -> None:
     shape, cuda = small_decoder(16).shape, torch.device("cuda")
-    fast = Operations(*(lambda *_: torch.zeros(0) for _ in range(4)))
+    fast = Operations(*(lambda *_: torch.zeros(0) for _ in range(5)))  # type: ignore[arg-type]
     monkeypatch.setattr(operations, "triton_operations", lambda: fast)
     assert operations.operations_for(torch.device("cpu"), shape) is PLAIN
     assert operations.operations_for(cuda, shape) is fast

@@ -18,7 +18,6 @@ from genius.search.beam import first_of_equal
 from genius.search.codebooks import Codebooks
 from genius.search.gpu.fixed_lookup import FixedLookup
 from genius.search.gpu.fixed_trie import FixedTrie
-from genius.search.gpu.operations import operations_for
 from genius.search.gpu.passes import DecoderPasses, can_run
 from genius.search.gpu.steps import (
     Beams,
@@ -57,7 +56,6 @@ class FixedDecoder:
         self.modalities = torch.arange(decoder.shape.sizes[0], device=trie.device)
         self.float32_products = _has_float32_products(decoder.embedding.weight)
         self.passes: Any = _passes(decoder) if passes is None else passes  # both have the same methods
-        self.operations = operations_for(trie.device)
 
     @torch.no_grad()
     def __call__(self, z: Tensor, modalities: Tensor) -> CandidateTensors:
@@ -88,7 +86,7 @@ class FixedDecoder:
         beams = beams._replace(scores=beams.scores - total)  # not subtracted from every logit
         level = self.trie.dense_levels.get(number)
         if level is not None:
-            return dense_children(beams, level, logits, self.shape.beam, self.operations)
+            return dense_children(beams, level, logits, self.shape.beam, self.trie.operations)
         return sparse_children(self.trie, beams, number, logits, self.shape)
 
     def _log_probs(self, hidden: Tensor, level: int) -> Tensor:
@@ -101,7 +99,7 @@ class FixedDecoder:
         logits = every = self._logits(hidden, self.decoder.level_rows(level))
         if self.decoder.shape.normalise == "vocabulary":
             every = self._logits(hidden, self.decoder.embedding.weight)
-        return logits, self.operations.logsumexp(every)
+        return logits, self.trie.operations.logsumexp(every)
 
     def _logits(self, hidden: Tensor, rows: Tensor) -> Tensor:
         """Logits of rows of the embedding in float32, also of bfloat16 weights."""

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from genius.search.codebooks import Codebooks
 from genius.search.gpu.fixed_trie import DenseLevel, FixedTrie
+from genius.search.gpu.operations import ordered_top_k
 from genius.search.gpu.steps import (
     Beams,
     CandidateTensors,
@@ -21,7 +22,6 @@ from genius.search.gpu.steps import (
     dense_children,
     first_beams,
     leaves_of,
-    ordered_top_k,
     sparse_children,
 )
 from genius.search.trie.child_tables import cells_below_hyperbola
@@ -62,7 +62,7 @@ class FixedLookup:
             if level is not None and number in self.cells:
                 beams = self._best_of_many(beams, level, table, self.cells[number])
             elif level is not None and shape.beam * level.size <= DENSE_SUMS:
-                beams = dense_children(beams, level, table[:, None], shape.beam)[0]
+                beams = dense_children(beams, level, table[:, None], shape.beam, trie.operations)[0]
             else:
                 beams = sparse_children(trie, beams, number, table[:, None], shape)[0]
         beam, positions, valid = leaves_of(trie, beams, shape.leaves)

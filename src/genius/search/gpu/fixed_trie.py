@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from genius.search.arrays import Ints
 from genius.search.codebooks import Codebooks
+from genius.search.gpu.operations import operations_for
 from genius.search.trie import ItemFilter, Trie
 from genius.search.trie.tensors import TensorTrie
 
@@ -74,6 +75,7 @@ class FixedTrie:
 
     def __init__(self, trie: Trie, codebooks: Codebooks, device: torch.device | str) -> None:
         self.device = torch.device(device)
+        self.operations = operations_for(self.device)
         self.tensors = TensorTrie(trie, device)
         self.items, self.sizes, self.tree_levels = trie.items, trie.sizes, trie.tree_levels
         node, codes = trie.child_tables.prefixes(min(2, trie.tree_levels))

@@ -13,9 +13,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from genius.search.gpu.operations import top_k_by_blocks
+
 MASKED = tl.constexpr(float("-inf"))
 QUERY_ROWS = 64  # beams and times of a query in one program of the attention to the prefix
 CODES_AT_ONCE = 2048  # of a row of logits
+MOST_COLUMNS = 1 << 14  # of which one program finds the largest
 
 
 @triton.jit
@@ -151,6 +154,43 @@ def child_maxima(scores: Tensor, code_scores: Tensor, exists: Tensor, prefix: Te
         SIZE=size, BLOCKS=blocks, BLOCK=block, AT_ONCE=min(32, triton.next_power_of_2(blocks)), num_warps=4,
     )  # fmt: skip
     return out
+
+
+@triton.jit
+def _top_k(scores, columns, best, stride, COUNT: tl.constexpr, K: tl.constexpr, N: tl.constexpr):
+    """One row: the K-th largest score, bit by bit; then those above it and the first that equal it."""
+    row, lane = tl.program_id(0).to(tl.int64), tl.arange(0, N)
+    value = tl.load(scores + row * stride + lane, mask=lane < COUNT, other=0.0)
+    bits = (value + 0.0).to(tl.uint32, bitcast=True)  # + 0.0: -0.0 counts as 0.0
+    key = tl.where(bits >= 0x80000000, bits ^ 0xFFFFFFFF, bits | 0x80000000)  # in the order of the scores
+    key = tl.where(lane < COUNT, key, 0)
+    threshold = tl.full((), 0, tl.uint32)
+    bit = tl.full((), 0x80000000, tl.uint32)
+    for _ in range(32):
+        higher = threshold | bit
+        threshold = tl.where(tl.sum((key >= higher).to(tl.int32), 0) >= K, higher, threshold)
+        bit = bit >> 1
+    above, equal = key > threshold, key == threshold
+    left = K - tl.sum(above.to(tl.int32), 0)
+    taken = above | (equal & (tl.cumsum(equal.to(tl.int32), 0) <= left))
+    place = row * K + tl.cumsum(taken.to(tl.int32), 0) - 1
+    tl.store(columns + place, lane.to(tl.int64), mask=taken)
+    tl.store(best + place, value, mask=taken)
+
+
+def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """See `genius.search.gpu.operations:plain_top_k`."""
+    if scores.shape[1] > MOST_COLUMNS:
+        return top_k_by_blocks(scores, k, top_k)
+    rows, count = scores.shape
+    scores, k, lanes = scores.contiguous(), min(k, count), triton.next_power_of_2(count)
+    columns = torch.empty(rows, k, dtype=torch.int64, device=scores.device)
+    best = torch.empty(rows, k, dtype=torch.float32, device=scores.device)
+    _top_k[(rows,)](
+        scores, columns, best, scores.stride(0),
+        COUNT=count, K=k, N=lanes, num_warps=min(16, max(1, lanes // 256)),
+    )  # fmt: skip
+    return columns, best
 
 
 def _tile(rows: int) -> int:

@@ -13,11 +13,18 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from genius.decode.shape import DecoderShape
 
 HEAD_WIDTHS = (16, 32, 64, 128)  # of the kernels' tiles
+BLOCK = 64  # neighbouring scores of which the largest is found first, where more than WIDE are compared
+WIDE = 4096
+INT32_MAX = (1 << 31) - 1
 MOST_POSITIONS = 64  # that one tile holds; a decoder has as many as levels, or vectors of the prefix
+
+
+TopK = Callable[[Tensor, int], tuple[Tensor, Tensor]]
 
 
 class Operations(NamedTuple):
@@ -27,6 +34,7 @@ class Operations(NamedTuple):
     prefix_attention: Callable[[Tensor, Tensor, Tensor, int], Tensor]
     logsumexp: Callable[[Tensor], Tensor]
     child_maxima: Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
+    top_k: TopK
 
 
 def operations_for(device: torch.device, shape: DecoderShape | None = None) -> Operations:
@@ -35,7 +43,7 @@ def operations_for(device: torch.device, shape: DecoderShape | None = None) -> O
     if kernels is None:
         return PLAIN
     if shape is not None and not suits_kernels(shape):
-        return PLAIN._replace(logsumexp=kernels.logsumexp, child_maxima=kernels.child_maxima)
+        return kernels._replace(self_attention=plain_self_attention, prefix_attention=plain_prefix_attention)
     return kernels
 
 
@@ -52,7 +60,11 @@ def triton_operations() -> Operations | None:
     except ImportError:
         return None
     return Operations(
-        kernels.self_attention, kernels.prefix_attention, kernels.row_logsumexp, kernels.child_maxima
+        kernels.self_attention,
+        kernels.prefix_attention,
+        kernels.row_logsumexp,
+        kernels.child_maxima,
+        kernels.top_k,
     )
 
 
@@ -99,8 +111,50 @@ def plain_child_maxima(
     """
     size = code_scores.shape[2]
     there = torch.where(exists[prefix], code_scores, -torch.inf)
-    padded = torch.nn.functional.pad(there, (0, -size % block), value=-torch.inf)
+    padded = F.pad(there, (0, -size % block), value=-torch.inf)
     return padded.view(*scores.shape, -1, block).amax(-1) + scores[..., None]
 
 
-PLAIN = Operations(plain_self_attention, plain_prefix_attention, plain_logsumexp, plain_child_maxima)
+def plain_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Columns (ascending) and scores of the `k` largest of each row; of equal ones, the first columns win."""
+    count = scores.shape[1]
+    if count > WIDE and k * BLOCK < count:
+        return top_k_by_blocks(scores, k, plain_top_k)
+    column, best, _ = ordered_top_k(scores, torch.arange(count, device=scores.device).expand_as(scores), k)
+    return column, best
+
+
+def top_k_by_blocks(scores: Tensor, k: int, top_k: TopK) -> tuple[Tensor, Tensor]:
+    """The same for many columns: only those of the `k` blocks with the largest maxima are compared.
+
+    A column of any other block is worse than `k` others.
+    """
+    count = scores.shape[1]
+    if count % BLOCK:
+        scores = F.pad(scores, (0, -count % BLOCK), value=-torch.inf)
+    blocks = scores.reshape(len(scores), -1, BLOCK)
+    block, _ = top_k(blocks.amax(2), k)
+    few = blocks.gather(1, block[..., None].expand(-1, -1, BLOCK)).flatten(1)
+    column, best = top_k(few, k)
+    column = block.gather(1, column // BLOCK) * BLOCK + column % BLOCK
+    return column.clamp_max(count - 1), best  # of the padding, if there are fewer than k scores above -inf
+
+
+def ordered_top_k(scores: Tensor, order: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The `k` largest scores of each row: their `order` (ascending), scores and columns, each (batch, k).
+
+    Of equal scores the one with the lowest order wins: score and order are compared as one integer.
+    `order` is below 2^31.
+    """
+    k = min(k, scores.shape[1])
+    bits = (scores + 0.0).view(torch.int32)  # + 0.0: -0.0 counts as 0.0
+    monotonic = torch.where(bits < 0, bits ^ INT32_MAX, bits).long()
+    column = (monotonic << 32 | (INT32_MAX - order)).topk(k, sorted=False).indices
+    order, ascending = order.gather(1, column).sort(1)
+    column = column.gather(1, ascending)
+    return order, scores.gather(1, column), column
+
+
+PLAIN = Operations(
+    plain_self_attention, plain_prefix_attention, plain_logsumexp, plain_child_maxima, plain_top_k
+)
