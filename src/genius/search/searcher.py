@@ -27,6 +27,7 @@ from genius.search.rank import (
     merge,
     rank,
     read_ranked,
+    rerank_batch_by_vectors,
     rerank_by_codes,
     rerank_by_vectors,
 )
@@ -219,9 +220,13 @@ class Searcher:
         plan: SearchPlan,
     ) -> list[RankedItems]:
         """The best items by a program of fixed shape; queries without exact beams are searched again."""
-        found = self.programs.run(segment, fixed, z, modalities)
+        found, trie, rerank = self.programs.run(segment, fixed, z, modalities), segment.trie, plan.rerank
         if fixed.ranked:
-            ranked = read_ranked(segment.trie, found.positions, found.scores, found.leaves, plan.beam, plan.k)
+            ranked = read_ranked(trie, found.positions, found.scores, found.leaves, plan.beam, plan.k)
+        elif rerank is not None and rerank.by == "vectors":
+            assert phi is not None and fetch is not None
+            best = rerank_batch_by_vectors(trie, found.positions, found.scores, phi, fetch, rerank.fusion)
+            ranked = read_ranked(trie, *best, found.leaves, plan.beam, plan.k)
         else:
             candidates = [found.of_query(query, plan.beam) for query in range(len(z))]
             ranked = self._ranked(segment, candidates, z, phi, fetch, plan)
