@@ -15,6 +15,7 @@ from genius.decode.init import initialise
 from genius.decode.model import Decoder
 from genius.decode.shape import DecoderShape
 from genius.search.gpu import operations
+from genius.search.gpu.code_vectors import split_queries, split_rows
 from genius.search.gpu.operations import PLAIN, Operations
 from genius.search.gpu.passes import DecoderPasses
 
@@ -156,3 +157,10 @@ def test_kernels_run_on_cuda_alone_and_where_the_shape_suits_them(monkeypatch: p
     assert narrow.self_attention is PLAIN.self_attention and narrow.logsumexp is fast.logsumexp
     monkeypatch.setattr(operations, "triton_operations", lambda: None)
     assert operations.operations_for(cuda, shape) is PLAIN
+
+
+def test_products_of_halves_are_those_of_float32() -> None:
+    z, vectors = (torch.nn.functional.normalize(random(40, 768, seed=seed)) for seed in (1, 2))
+    found = split_queries(z).double() @ split_rows(vectors).double().T
+    assert split_rows(vectors).dtype == torch.bfloat16
+    assert float((found - z.double() @ vectors.double().T).abs().max()) < 1e-5

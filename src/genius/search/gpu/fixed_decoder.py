@@ -16,6 +16,7 @@ from genius.decode.model import Decoder
 from genius.errors import BadInput
 from genius.search.beam import first_of_equal
 from genius.search.codebooks import Codebooks
+from genius.search.gpu.code_vectors import has_float32_products
 from genius.search.gpu.fixed_lookup import FixedLookup
 from genius.search.gpu.fixed_trie import FixedTrie
 from genius.search.gpu.passes import DecoderPasses, can_run
@@ -54,7 +55,8 @@ class FixedDecoder:
         self.trie, self.decoder, self.shape, self.suffixes = trie, decoder, shape, suffixes
         self.lookup = FixedLookup(trie, codebooks, shape)
         self.modalities = torch.arange(decoder.shape.sizes[0], device=trie.device)
-        self.float32_products = _has_float32_products(decoder.embedding.weight)
+        weight, self.vectors = decoder.embedding.weight, trie.vectors if suffixes else trie.vectors.split()
+        self.float32_products = weight.dtype == torch.bfloat16 and has_float32_products(weight.device)
         self.passes: Any = _passes(decoder) if passes is None else passes  # both have the same methods
 
     @torch.no_grad()
@@ -127,21 +129,10 @@ class FixedDecoder:
     def _cosine(self, z: Tensor, path: Tensor, beam: Tensor, positions: Tensor) -> Tensor:
         """Cosine of z with the items' sums of code vectors."""
         lookup = self.lookup
-        every = z.float() @ lookup.vectors.T
+        every = self.vectors.split_products(z)
         prefix = every.gather(1, (path + lookup.rows[: path.shape[2]]).flatten(1)).view(path.shape).sum(-1)
         similarity = prefix.gather(1, beam) + lookup.suffix_scores(every, positions, path.shape[2])
         return similarity / self.trie.length[positions].clamp_min(1e-6)
-
-
-def _has_float32_products(weight: Tensor) -> bool:
-    """Whether products of bfloat16 weights can be had in float32 without a copy of the weights."""
-    if not weight.is_cuda or weight.dtype != torch.bfloat16:
-        return False
-    try:
-        torch.mm(weight[:8], weight[:8].T, out_dtype=torch.float32)
-    except (RuntimeError, TypeError):
-        return False
-    return True
 
 
 def _passes(decoder: Decoder) -> Decoder | DecoderPasses:

@@ -37,7 +37,6 @@ class FixedLookup:
         self, trie: FixedTrie, codebooks: Codebooks, shape: FixedShape, cosine: bool = False
     ) -> None:
         self.trie, self.shape, self.levels, self.cosine = trie, shape, codebooks.levels, cosine
-        self.vectors = torch.from_numpy(codebooks.vectors).to(trie.device)
         self.rows = torch.tensor([level.start for level in self.levels], device=trie.device)
         self.cells = {
             number: _cells(
@@ -52,7 +51,7 @@ class FixedLookup:
 
     def __call__(self, z: Tensor, modalities: Tensor) -> CandidateTensors:
         """Candidates for `z` (batch, dim); `modalities` (batch, sizes[0]) masks the codes of level 0."""
-        every = z @ self.vectors.T  # (batch, codes)
+        every = self.trie.vectors.products(z)  # (batch, codes)
         trie, shape = self.trie, self.shape
         tables = [every[:, level] for level in self.levels]
         scores = torch.stack([t[:, c] for t, c in zip(tables, trie.codes, strict=False)]).sum(0)

@@ -7,6 +7,7 @@ shape suits them, else the plain ones. `tests/search/gpu/test_operations.py` com
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
@@ -54,10 +55,16 @@ def suits_kernels(shape: DecoderShape) -> bool:
 
 @cache
 def triton_operations() -> Operations | None:
-    """The kernels; None: there is no Triton."""
+    """The kernels; None: there is no Triton, or it cannot compile here."""
     try:
         from genius.search.gpu import kernels
+
+        if torch.cuda.is_available():  # Triton needs a C compiler, too
+            kernels.top_k(torch.zeros(1, 16, device="cuda"), 2)
     except ImportError:
+        return None
+    except Exception as error:
+        warnings.warn(f"searches of the decoder are slower, since Triton fails: {error}", stacklevel=2)
         return None
     return Operations(
         kernels.self_attention,
