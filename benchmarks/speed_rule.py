@@ -1,7 +1,7 @@
 """Phases of `speed.py` on a GPU: re-ranking in batches, and whether CPU or GPU is faster.
 
-    PYTHONPATH=src python benchmarks/speed.py --device cuda --phases rerank rule --budget 120 --out FILE
-    PYTHONPATH=src python benchmarks/speed.py --phases rerank rule --tiny --gpu-phases --out -
+    PYTHONPATH=src python benchmarks/speed.py --device cuda --phases rerank rule --budget 120
+    PYTHONPATH=src python benchmarks/speed.py --phases rerank rule --tiny --gpu-phases
 
 Codes, vectors and weights are random. What is timed is the searcher: query vectors in, ranked items out.
 """

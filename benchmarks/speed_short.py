@@ -1,7 +1,7 @@
 """Phases of `speed.py` on a GPU: the decoder's short attention, checked and measured.
 
-    PYTHONPATH=src python benchmarks/speed.py --device cuda --phases agree short --budget 120 --out FILE
-    PYTHONPATH=src python benchmarks/speed.py --phases agree short --tiny --gpu-phases --out -
+    PYTHONPATH=src python benchmarks/speed.py --device cuda --phases agree short --budget 120
+    PYTHONPATH=src python benchmarks/speed.py --phases agree short --tiny --gpu-phases
 
 The second one runs them on a CPU, to see that they work. Weights and codes are random.
 """
