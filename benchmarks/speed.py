@@ -30,6 +30,10 @@ from genius.evaluate.provenance import commit
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: a query's products are small
 
 
+MODULES = {"cpu": ("speed_cpu",), "gpu": ("speed_gpu", "speed_short", "speed_rule")}  # that have phases
+LONG = ("command", "commit", "changed", "versions", "us, calls")  # left out of the table that is printed
+
+
 @dataclass
 class SpeedOptions:
     """The options of a run; phases get them."""
@@ -41,6 +45,7 @@ class SpeedOptions:
     cache: Path | None = None  # folder that keeps what takes long to build
     budget: float = 450  # seconds after which no GPU phase begins
     tiny: bool = False
+    gpu_phases: bool = False  # those of a GPU, whatever the device: to see that they work
     draw: bool = False
     out: str | None = None
     deadline: float = float("inf")
@@ -48,7 +53,7 @@ class SpeedOptions:
 
 def main() -> None:
     args = options(SpeedOptions).parse_args(namespace=SpeedOptions())
-    kind = "cpu" if args.device == "cpu" else "gpu"
+    kind = "cpu" if args.device == "cpu" and not args.gpu_phases else "gpu"
     if not args.draw:
         measure(args, kind, RESULTS / f"speed-{kind}.json" if args.out is None else Path(args.out))
     if args.out is None or args.draw:
@@ -64,7 +69,9 @@ def measure(args: SpeedOptions, kind: str, out: Path) -> None:
 
     A phase yields its figures whenever it has more of them.
     """
-    phases = importlib.import_module(f"speed_{kind}").PHASES
+    phases: dict[str, Any] = {}
+    for name in MODULES[kind]:
+        phases |= importlib.import_module(name).PHASES
     result: dict[str, Any] = {}
     if str(out) != "-" and out.exists() and args.phases:
         result = json.loads(out.read_text())
@@ -88,6 +95,19 @@ def measure(args: SpeedOptions, kind: str, out: Path) -> None:
                 if str(out) != "-":
                     write(out, result)
         print(json.dumps({name: result[name]}, indent=1), flush=True)
+    print(table(result, names), flush=True)
+
+
+def table(result: dict[str, Any], phases: list[str]) -> str:
+    """The figures of these phases, one line each."""
+    lines = []
+    for phase in phases:
+        for name, value in result.get(phase, {}).items():
+            if name not in LONG:
+                parts = value.items() if isinstance(value, dict) else [("", value)]
+                shown = "  ".join(f"{key} {own}".strip() for key, own in parts if key not in LONG)
+                lines.append(f"{phase:8} {name:60} {shown}")
+    return "\n".join(lines)
 
 
 def guarded(phase: Any, args: SpeedOptions) -> Any:

@@ -77,10 +77,10 @@ def ceilings(args: SpeedOptions) -> Iterator[Figures]:
     size = 1 << (20 if args.tiny else 31)
     one = torch.randint(0, 255, (size,), dtype=torch.uint8, device=args.device)
     two = torch.empty_like(one)
-    copied = 2 * size / _seconds(lambda: two.copy_(one), args.device)
+    copied = 2 * size / median_seconds(lambda: two.copy_(one), args.device)
     n = 256 if args.tiny else 8192
     a, b = (torch.randn(n, n, device=args.device, dtype=torch.bfloat16) for _ in range(2))
-    products = 2 * n**3 / _seconds(lambda: torch.mm(a, b), args.device)
+    products = 2 * n**3 / median_seconds(lambda: torch.mm(a, b), args.device)
     figures = {
         "device": torch.cuda.get_device_name() if args.device != "cpu" else "cpu",
         "copy_bytes_per_s": copied,
@@ -93,7 +93,7 @@ def ceilings(args: SpeedOptions) -> Iterator[Figures]:
         with torch.cuda.graph(graph):
             for _ in range(500):
                 small.add_(1)
-        figures["launch_in_a_graph_us"] = 1e6 * _seconds(graph.replay, args.device) / 500
+        figures["launch_in_a_graph_us"] = 1e6 * median_seconds(graph.replay, args.device) / 500
     yield figures
 
 
@@ -196,7 +196,7 @@ def _exact_rates(x: torch.Tensor, z: torch.Tensor, batches: tuple[int, ...], dev
     def nearest(batch: int) -> Any:
         return (z[:batch] @ x.T).topk(K).indices.cpu()
 
-    times = {batch: _seconds(partial(nearest, batch), device) for batch in batches}
+    times = {batch: median_seconds(partial(nearest, batch), device) for batch in batches}
     return {f"batch {batch}": {"queries_per_s": batch / spent} for batch, spent in times.items()}
 
 
@@ -310,7 +310,7 @@ def _replayed(
             program, z.shape[1], 3, args.device, batch_sizes=(batch,), compiled=compiled
         ).warm()
         part = z[:batch]
-        seconds = _seconds(lambda: replay(part), args.device)  # noqa: B023
+        seconds = median_seconds(lambda: replay(part), args.device)  # noqa: B023
         rows[f"batch {batch}"] = {"ms": round(1000 * seconds, 4), "queries_per_s": round(batch / seconds, 1)}
         if truth is not None and batch == max(batches):
             found = replay(part)
@@ -326,8 +326,10 @@ def _ranked(found: Any, query: int) -> NDArray[np.int64]:
     return np.asarray(leaves.positions[np.argsort(-leaves.scores, kind="stable")])
 
 
-def _seconds(call: Callable[[], Any], device: str, budget: float = 0.6) -> float:
-    """Median seconds of a call, of as many as fit into `budget` seconds."""
+def median_seconds(
+    call: Callable[[], Any], device: str, budget: float = 0.6, slow: float = float("inf")
+) -> float:
+    """Median seconds of a call, of as many as fit into `budget` seconds; a `slow` one is not repeated."""
 
     def finished() -> None:
         call()
@@ -335,7 +337,9 @@ def _seconds(call: Callable[[], Any], device: str, budget: float = 0.6) -> float
             torch.cuda.synchronize()
 
     for _ in range(3):
-        finished()
+        spent = seconds(finished)
+        if spent > slow:
+            return spent
     times: list[float] = []
     while len(times) < 5 or (sum(times) < budget and len(times) < 2000):
         times.append(seconds(finished))

@@ -18,16 +18,16 @@ def options(method: str, rerank: str, **more: Any) -> SearchOptions:
     return SearchOptions(method, rerank, **{"beam": 10, "k": 5, **more})  # type: ignore[arg-type]
 
 
-LOOKUP, STOPPED = LookupPlan(320, None, 8), LookupPlan(320, 3, 8)
-WITH_DECODER = LookupPlan(320, None, 0)  # of `both`: goes through, on the decoder's device
+LOOKUP, STOPPED = LookupPlan(320, None), LookupPlan(320, 3)
+WITH_DECODER = LookupPlan(320, None)  # of `both`: goes through
 SUFFIXES, PREFIXES = DecoderPlan(10, None, suffixes=True), DecoderPlan(320, None, suffixes=False)
 
 # method, re-ranking, other options -> lookup, decoder, re-ranking
 PLANS: list[tuple[str, str, dict[str, Any], LookupPlan | None, DecoderPlan | None, RerankPlan | None]] = [
     ("lookup", "none", {}, LOOKUP, None, None),
     ("lookup", "none", {"stop": 3}, STOPPED, None, None),
-    ("lookup", "none", {"leaves": 7}, LookupPlan(7, None, 8), None, None),
-    ("lookup", "none", {"k": 20}, LookupPlan(640, None, 8), None, None),
+    ("lookup", "none", {"leaves": 7}, LookupPlan(7, None), None, None),
+    ("lookup", "none", {"k": 20}, LookupPlan(640, None), None, None),
     ("lookup", "codes", {}, LOOKUP, None, RerankPlan("codes", 20, 0.0, True)),
     ("lookup", "codes", {"fusion": 0.5}, LOOKUP, None, RerankPlan("codes", 20, 0.5, True)),
     ("lookup", "vectors", {}, LOOKUP, None, RerankPlan("vectors", 40, 0.0, True)),
@@ -105,11 +105,6 @@ def test_segments_that_are_small_flat_or_hardly_kept_have_no_program() -> None:
         assert plan.fixed_for(TrieSegment(large, large.allow(np.arange(1000) < kept))) == expected
     assert plan.fixed_for(TrieSegment(Trie.build(codes[:999], (3, 5, 9)))) is None
     assert plan.fixed_for(TrieSegment(Trie.build(codes[:, :1], (3,)))) is None
-
-
-def test_few_queries_are_looked_up_on_the_cpu() -> None:
-    assert [LOOKUP.device(batch, "cuda") for batch in (1, 8, 9)] == ["cpu", "cpu", "cuda"]
-    assert WITH_DECODER.device(1, "cuda") == "cuda"
 
 
 def test_a_plan_can_be_printed() -> None:

@@ -21,7 +21,6 @@ from genius.search.segment import TrieSegment
 
 RERANKED_PER_BEAM = {"codes": 2, "vectors": 4}  # candidates to re-rank, by default
 DECODER_LEAVES_PER_BEAM = {"decoder": 4.0, "cosine": 8.0}  # scored by a program of fixed shape
-CPU_BATCH = 8  # queries that the CPU looks up, one by one, faster than a GPU runs its many small steps
 FIXED_SHARE = 0.25  # of the items that a filter must keep: a program reads those that it drops, too
 FIXED_ITEMS = 1000  # smaller segments change often, and each change would have to be recorded
 
@@ -34,11 +33,6 @@ class LookupPlan:
 
     leaves: int  # it ends with so many items under its beams,
     stop: int | None  # or after so many levels
-    cpu_batch: int  # up to so many queries are searched on the CPU, whatever the device
-
-    def device(self, batch: int, device: str) -> str:
-        """Where a batch of queries is searched."""
-        return "cpu" if batch <= self.cpu_batch else device
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +103,9 @@ def plan_search(options: SearchOptions, gpu: bool) -> SearchPlan:
     leaves = LEAVES_PER_BEAM * beam if options.leaves is None else options.leaves
     lookup = decoder = None
     if options.method == "lookup":
-        lookup = LookupPlan(leaves, options.stop, CPU_BATCH)
+        lookup = LookupPlan(leaves, options.stop)
     if options.method == "both":
-        lookup = LookupPlan(leaves, None, 0)
+        lookup = LookupPlan(leaves, None)
     if options.method != "lookup":
         suffixes = options.method == "both" or not _replaced(options)
         few = suffixes and options.leaves is None  # each of them takes part in a pass of the decoder

@@ -25,6 +25,7 @@ from genius.search.codebooks import Codebooks
 from genius.search.trie import Trie
 
 CONVERTED_BYTES = 1 << 18  # of vectors that are converted at a time, so that they stay in the CPU's cache
+FETCHED_BYTES = 1 << 26  # of vectors, as float32, that are re-ranked at a time
 FLOAT16_BITS = np.int32(-0x70000001)  # all but three copies of the sign
 
 Fetch = Callable[[Ints], NDArray[Any]]  # item rows -> their vectors phi (n, dim), unit length, any float type
@@ -72,7 +73,7 @@ def rerank_by_codes(
         cosine = codebooks.cosine_from_similarity(candidates.scores, codes)
     else:
         cosine = codebooks.cosine(z, codes)
-    return candidates.with_scores(_fused(cosine, candidates, fusion))
+    return candidates.with_scores(_fused(cosine, candidates.scores, fusion))
 
 
 def rerank_by_vectors(
@@ -82,33 +83,75 @@ def rerank_by_vectors(
 
     `fetch` gives vectors by item row: a function, or an array (possibly memory-mapped) that has them all.
     """
-    rows = trie.rows(candidates.positions)
+    vectors = _fetched(fetch, trie.rows(candidates.positions), len(phi))
+    return candidates.with_scores(_fused(products(vectors, phi), candidates.scores, fusion))
+
+
+def rerank_batch_by_vectors(
+    trie: Trie,
+    positions: Ints,
+    scores: Floats,
+    phi: Floats,
+    fetch: Fetch | NDArray[Any],
+    fusion: float = 0.0,
+) -> tuple[Ints, Floats]:
+    """The same for candidates (batch, n) of many queries, ranked: positions and scores, best first.
+
+    Positions ascend in each row; where a score is -inf, there is no candidate. All queries are one step, in
+    parts that bound the memory of the vectors.
+    """
+    total = np.full(scores.shape, -np.inf, dtype=np.float32)
+    at_once = max(1, FETCHED_BYTES // (4 * max(1, scores.shape[1]) * phi.shape[1]))
+    for start in range(0, len(scores), at_once):
+        part = slice(start, start + at_once)
+        owner, column = np.nonzero(scores[part] > -np.inf)
+        own = phi[part]
+        vectors = _fetched(fetch, trie.rows(positions[part][owner, column]), own.shape[1])
+        similarity = products(vectors, own, owner)
+        total[part][owner, column] = _fused(similarity, scores[part][owner, column], fusion)
+    order = np.argsort(-total, axis=1, kind="stable")
+    return np.take_along_axis(positions, order, 1), np.take_along_axis(total, order, 1)
+
+
+def _fetched(fetch: Fetch | NDArray[Any], rows: Ints, width: int) -> NDArray[Any]:
+    """The vectors of item rows, (n, width)."""
     vectors = fetch(rows) if callable(fetch) else fetch.take(rows, axis=0)
-    if vectors.shape != (len(rows), len(phi)):
+    if vectors.shape != (len(rows), width):
         raise BadInput(
-            f"vectors of shape {vectors.shape} for {len(rows)} items and a query of width {len(phi)}: "
+            f"vectors of shape {vectors.shape} for {len(rows)} items and a query of width {width}: "
             "index the items with the model that encodes the queries"
         )
-    return candidates.with_scores(_fused(products(vectors, phi), candidates, fusion))
+    return vectors
 
 
-def products(vectors: NDArray[Any], phi: Floats) -> Floats:
+def products(vectors: NDArray[Any], phi: Floats, owner: Ints | None = None) -> Floats:
     """<vector, phi> in float32 for each row; unlike a matrix product, equal rows give equal numbers.
 
-    The bits of a finite float16, moved to where a float32 has them, are its value times 2^-112: NumPy takes
-    eight times as long to convert it. The factor goes to `phi`, which changes no bit of the result.
+    With `owner` (n,), `phi` has a row for each of several queries, and row i is multiplied with that of its
+    owner. The bits of a finite float16, moved to where a float32 has them, are its value times 2^-112: NumPy
+    takes eight times as long to convert it. The factor goes to `phi`, which changes no bit of the result.
     """
-    if vectors.dtype != np.float16:
+    is_half = vectors.dtype == np.float16
+    if not is_half and owner is None:
         return np.asarray(np.vecdot(np.asarray(vectors, dtype=np.float32), phi))
-    scaled = phi * np.float32(2.0**112)
+    scaled = phi * np.float32(2.0**112) if is_half else phi
     out = np.empty(len(vectors), dtype=np.float32)
-    at_once = max(1, CONVERTED_BYTES // (4 * len(phi)))
+    at_once = max(1, CONVERTED_BYTES // (4 * phi.shape[-1]))
     for start in range(0, len(vectors), at_once):
-        bits = vectors[start : start + at_once].view(np.int16).astype(np.int32)
-        bits <<= 13
-        bits &= FLOAT16_BITS
-        np.vecdot(bits.view(np.float32), scaled, out=out[start : start + at_once])
+        part = slice(start, start + at_once)
+        own = scaled if owner is None else scaled[owner[part]]
+        np.vecdot(_float32(vectors[part]), own, out=out[part])
     return out
+
+
+def _float32(vectors: NDArray[Any]) -> Floats:
+    """Vectors as float32; those of float16 times 2^-112."""
+    if vectors.dtype != np.float16:
+        return np.asarray(vectors, dtype=np.float32)
+    bits = vectors.view(np.int16).astype(np.int32)
+    bits <<= 13
+    bits &= FLOAT16_BITS
+    return bits.view(np.float32)
 
 
 def rank(trie: Trie, candidates: Sequence[Candidates], k: int) -> list[RankedItems]:
@@ -159,5 +202,5 @@ def merge(parts: Sequence[RankedItems], k: int) -> RankedItems:
     return RankedItems(rows[order], scores[order], codes[order], beams, leaves)
 
 
-def _fused(similarity: Floats, candidates: Candidates, fusion: float) -> Floats:
-    return similarity if fusion == 0.0 else similarity + np.float32(fusion) * candidates.scores
+def _fused(similarity: Floats, scores: Floats, fusion: float) -> Floats:
+    return similarity if fusion == 0.0 else similarity + np.float32(fusion) * scores

@@ -18,7 +18,8 @@ from genius.search.cell_search import CellSearch
 from genius.search.codebooks import Codebooks
 from genius.search.decoder import combine, search_by_decoder
 from genius.search.lookup import CandidatesBySegment, search_by_lookup
-from genius.search.options import SearchOptions
+from genius.search.options import Method, SearchOptions
+from genius.search.placement import runs_on_gpu
 from genius.search.plan import FixedPlan, SearchPlan, plan_search
 from genius.search.rank import (
     Fetch,
@@ -26,6 +27,7 @@ from genius.search.rank import (
     merge,
     rank,
     read_ranked,
+    rerank_batch_by_vectors,
     rerank_by_codes,
     rerank_by_vectors,
 )
@@ -96,12 +98,14 @@ class Searcher:
         segments = [s if mask is None else s.restricted(mask) for s in segments if s.trie.items]
         if not len(z) or not segments:
             return [RankedItems.none(len(self.codebooks.sizes)) for _ in z]
-        plan, wanted = plan_search(options, self.gpu), self._modality_mask(modalities, len(z))
+        on_gpu = self._runs_on_gpu(options.method, len(z), segments)
+        plan, device = plan_search(options, self.gpu and on_gpu), self.device if on_gpu else "cpu"
+        wanted = self._modality_mask(modalities, len(z))
         if plan.rerank is not None and plan.rerank.by == "vectors":
             if phi is None or fetch is None:
                 raise BadInput("this pool has no vectors to re-rank by: use codes, or index it with vectors")
             phi = np.ascontiguousarray(phi, dtype=np.float32)
-        if self._is_by_cells(segments, plan, len(z)):
+        if self._is_by_cells(segments, plan, device):
             ranked = [self.cells.search(segment, z, wanted, phi, fetch, plan) for segment in segments]
             return [merge(parts, plan.k) for parts in zip(*ranked, strict=True)]
         fixed = [plan.fixed_for(segment) for segment in segments]
@@ -109,11 +113,13 @@ class Searcher:
             ranked = [
                 self._fixed(segment, own, z, wanted, phi, fetch, plan)
                 if own is not None
-                else self._ranked(segment, self._plain([segment], z, wanted, plan)[0], z, phi, fetch, plan)
+                else self._ranked(
+                    segment, self._plain([segment], z, wanted, plan, device)[0], z, phi, fetch, plan
+                )
                 for segment, own in zip(segments, fixed, strict=True)
             ]
         else:  # the decoder searches all segments as one pool
-            found = self._plain(segments, z, wanted, plan)
+            found = self._plain(segments, z, wanted, plan, device)
             ranked = [
                 self._ranked(segment, own, z, phi, fetch, plan)
                 for segment, own in zip(segments, found, strict=True)
@@ -125,9 +131,13 @@ class Searcher:
         """Lookups that go by cells; made when first needed."""
         return CellSearch(self.codebooks)
 
-    def _is_by_cells(self, segments: Sequence[TrieSegment], plan: SearchPlan, batch: int) -> bool:
+    def _runs_on_gpu(self, method: Method, batch: int, segments: Sequence[TrieSegment]) -> bool:
+        """Whether a batch of queries is searched on this searcher's device, if that is a GPU."""
+        return runs_on_gpu(method, batch, sum(segment.trie.items for segment in segments))
+
+    def _is_by_cells(self, segments: Sequence[TrieSegment], plan: SearchPlan, device: str) -> bool:
         """Whether all segments are searched by cells, on the CPU."""
-        if not plan.by_cells or plan.lookup is None or plan.lookup.device(batch, self.device) != "cpu":
+        if not plan.by_cells or device != "cpu":
             return False
         fixed = plan.fixed is not None and any(plan.fixed_for(segment) is not None for segment in segments)
         return not fixed and all(map(self.cells.suits, [segment.trie for segment in segments]))
@@ -141,11 +151,16 @@ class Searcher:
                 self.programs.get(segment.trie, fixed).warm()
 
     def _plain(
-        self, segments: Sequence[TrieSegment], z: Floats, modalities: Bools | None, plan: SearchPlan
+        self,
+        segments: Sequence[TrieSegment],
+        z: Floats,
+        modalities: Bools | None,
+        plan: SearchPlan,
+        device: str,
     ) -> CandidatesBySegment:
         """Candidates by lookup, by the decoder or by both; tensors are sized by what each query finds."""
         if plan.decoder is None:
-            return self._by_lookup(segments, z, modalities, plan)
+            return self._by_lookup(segments, z, modalities, plan, device)
         if self.decoder is None:
             raise BadInput("this model has no decoder: search with lookup, or train one")
         generated = search_by_decoder(
@@ -161,7 +176,7 @@ class Searcher:
         )
         if plan.lookup is None:
             return generated
-        looked_up = self._by_lookup(segments, z, modalities, plan)
+        looked_up = self._by_lookup(segments, z, modalities, plan, device)
         best = [[[own.best(plan.beam) for own in part] for part in found] for found in (generated, looked_up)]
         return combine(
             segments, self._stepwise, z, self.codebooks, *best, weight=plan.weight, device=self.device
@@ -176,7 +191,12 @@ class Searcher:
         return packed(self.decoder) if can_pack(self.decoder) else self.decoder
 
     def _by_lookup(
-        self, segments: Sequence[TrieSegment], z: Floats, modalities: Bools | None, plan: SearchPlan
+        self,
+        segments: Sequence[TrieSegment],
+        z: Floats,
+        modalities: Bools | None,
+        plan: SearchPlan,
+        device: str,
     ) -> CandidatesBySegment:
         assert plan.lookup is not None
         return search_by_lookup(
@@ -186,7 +206,7 @@ class Searcher:
             beam=plan.beam,
             leaves=plan.lookup.leaves,
             stop=plan.lookup.stop,
-            device=plan.lookup.device(len(z), self.device),
+            device=device,
         )
 
     def _fixed(
@@ -200,16 +220,21 @@ class Searcher:
         plan: SearchPlan,
     ) -> list[RankedItems]:
         """The best items by a program of fixed shape; queries without exact beams are searched again."""
-        found = self.programs.run(segment, fixed, z, modalities)
+        found, trie, rerank = self.programs.run(segment, fixed, z, modalities), segment.trie, plan.rerank
         if fixed.ranked:
-            ranked = read_ranked(segment.trie, found.positions, found.scores, found.leaves, plan.beam, plan.k)
+            ranked = read_ranked(trie, found.positions, found.scores, found.leaves, plan.beam, plan.k)
+        elif rerank is not None and rerank.by == "vectors":
+            assert phi is not None and fetch is not None
+            best = rerank_batch_by_vectors(trie, found.positions, found.scores, phi, fetch, rerank.fusion)
+            ranked = read_ranked(trie, *best, found.leaves, plan.beam, plan.k)
         else:
             candidates = [found.of_query(query, plan.beam) for query in range(len(z))]
             ranked = self._ranked(segment, candidates, z, phi, fetch, plan)
         again = np.flatnonzero(~found.exact)
         if len(again):
             mask = None if modalities is None else modalities[again]
-            (plain,) = self._plain([segment], z[again], mask, plan)
+            device = self.device if self._runs_on_gpu(fixed.method, len(again), [segment]) else "cpu"
+            (plain,) = self._plain([segment], z[again], mask, plan, device)
             own_phi = None if phi is None else phi[again]
             for query, own in zip(
                 again, self._ranked(segment, plain, z[again], own_phi, fetch, plan), strict=True

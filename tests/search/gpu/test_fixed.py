@@ -17,10 +17,13 @@ from genius.decode.shape import DecoderShape
 from genius.search.beam import DecoderScorer, beam_search
 from genius.search.candidates import Candidates
 from genius.search.codebooks import Codebooks
+from genius.search.gpu import operations, steps
 from genius.search.gpu.fixed_decoder import FixedDecoder
 from genius.search.gpu.fixed_lookup import MIN_DENSITY, FixedLookup
 from genius.search.gpu.fixed_trie import FilteredTrie, FixedTrie
-from genius.search.gpu.steps import CandidateTensors, FixedShape, choose_shape, ordered_top_k
+from genius.search.gpu.operations import PLAIN, ordered_top_k, plain_top_k
+from genius.search.gpu.passes import DecoderPasses
+from genius.search.gpu.steps import CandidateTensors, FixedShape, choose_shape
 from genius.search.lookup import lookup
 from genius.search.trie import ItemFilter, Trie
 from genius.search.trie.tensors import Forest, TensorTrie
@@ -80,6 +83,19 @@ def test_decoder_equals_the_plain_search(decoder: Decoder, stop: int, items: int
     check_decoder(decoder, stop, items, beam)
 
 
+@pytest.mark.parametrize("stop", [2, 3, 4, 5])
+@pytest.mark.parametrize(("items", "beam"), [(3000, 40), (250, 50)])
+def test_passes_of_a_gpu_equal_the_plain_search(
+    decoder: Decoder, stop: int, items: int, beam: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that a GPU does in another way: its passes, and the best of many children by blocks."""
+    monkeypatch.setattr(steps, "WIDE", 20)
+    monkeypatch.setattr(steps, "BLOCK", 4)
+    monkeypatch.setattr(operations, "WIDE", 20)
+    monkeypatch.setattr(operations, "BLOCK", 4)
+    check_decoder(decoder, stop, items, beam, DecoderPasses(decoder, PLAIN))
+
+
 @pytest.mark.parametrize("stop", [3, 5])
 def test_decoder_normalised_over_the_vocabulary(decoder: Decoder, stop: int) -> None:
     published = Decoder(replace(decoder.shape, normalise="vocabulary")).eval()
@@ -87,7 +103,9 @@ def test_decoder_normalised_over_the_vocabulary(decoder: Decoder, stop: int) -> 
     check_decoder(published, stop, 3000, 40)
 
 
-def check_decoder(decoder: Decoder, stop: int, items: int, beam: int) -> None:
+def check_decoder(
+    decoder: Decoder, stop: int, items: int, beam: int, passes: DecoderPasses | None = None
+) -> None:
     trie, z, wanted = Trie.build(pool(items), SIZES), queries(4), everything(4)
     wanted[1] = torch.tensor([False, True, True])
     fixed = FixedDecoder(
@@ -96,6 +114,7 @@ def check_decoder(decoder: Decoder, stop: int, items: int, beam: int) -> None:
         decoder,
         FixedShape(beam, 10, stop, items, items),
         suffixes=True,
+        passes=passes,
     )
     answers = fixed(z, wanted)
     assert answers.exact.all()
@@ -118,6 +137,24 @@ def test_leaves_by_their_codes(decoder: Decoder) -> None:
         for query, leaves in enumerate(plain):
             cosine = tables.cosine(z[query].numpy(), trie.codes(leaves.positions))
             assert found(answers, query) == pytest.approx(best(leaves.with_scores(cosine), 10), abs=1e-5)
+
+
+@pytest.mark.parametrize("suffixes", [False, True])
+def test_a_beam_that_is_not_full_has_no_items_of_others(decoder: Decoder, suffixes: bool) -> None:
+    """Few items of a modality: the rest of the beam is padding, whose children must not be found."""
+    codes = pool(3000)
+    codes[:, 0] = 0
+    codes[:5, 0] = 1
+    trie, z = Trie.build(codes, SIZES), queries(3)
+    fixed = FixedTrie(trie, books(), "cpu")
+    wanted = torch.tensor([[False, True, False]] * 2 + [[False, False, True]])
+    search = FixedDecoder(fixed, books(), decoder, FixedShape(40, 10, 4, 3000, 3000), suffixes)
+    answers = search(z, wanted)
+    assert [sorted(trie.rows(np.array(list(found(answers, n)), dtype=np.int64))) for n in range(3)] == [
+        list(range(5)),
+        list(range(5)),
+        [],
+    ]
 
 
 @pytest.mark.parametrize("stop", [2, 3, 4])
@@ -205,6 +242,23 @@ def test_of_equal_scores_the_lowest_order_wins() -> None:
             assert place[row].tolist() == expected
             assert rank[row].tolist() == order[row, expected].tolist()
             assert torch.equal(best[row], scores[row, expected])
+
+
+@pytest.mark.parametrize(("block", "count", "k"), [(4, 300, 20), (7, 301, 20), (64, 5000, 50), (4, 30, 40)])
+def test_the_best_of_many_are_found_by_blocks(
+    block: int, count: int, k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations, "WIDE", 20)
+    monkeypatch.setattr(operations, "BLOCK", block)
+    rng = np.random.default_rng(0)
+    for values in (1, 3, 10_000):  # many equal ones, few, none
+        scores = torch.from_numpy(rng.integers(-values, values + 1, (4, count)).astype(np.float32))
+        scores[3, 5:] = -torch.inf  # fewer than k
+        column, best = plain_top_k(scores, k)
+        _, expected, place = ordered_top_k(scores, torch.arange(count).expand(4, -1), k)
+        there = expected > -torch.inf
+        assert torch.equal(best, expected) and torch.equal(column[there], place[there])
+        assert int(column.max()) < count
 
 
 class Watch(TorchDispatchMode):

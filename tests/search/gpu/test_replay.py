@@ -15,14 +15,17 @@ import torch
 from genius.decode.init import initialise
 from genius.decode.model import Decoder
 from genius.decode.shape import DecoderShape
+from genius.search import rank
 from genius.search import searcher as searcher_module
+from genius.search.candidates import Candidates
 from genius.search.gpu.fixed_lookup import FixedLookup
 from genius.search.gpu.fixed_trie import FixedTrie
 from genius.search.gpu.programs import MAX_PROGRAMS
-from genius.search.gpu.replay import GraphReplay
+from genius.search.gpu.replay import CandidateArrays, GraphReplay
 from genius.search.gpu.steps import FixedShape
 from genius.search.options import SearchOptions
 from genius.search.plan import plan_search
+from genius.search.rank import rerank_batch_by_vectors, rerank_by_vectors
 from genius.search.searcher import Searcher
 from genius.search.segment import TrieSegment
 from genius.search.trie import Trie
@@ -171,19 +174,40 @@ def test_queries_without_exact_beams_are_searched_again_and_scored_alike(
         np.testing.assert_allclose(ours.scores, theirs.scores, atol=1e-5)
 
 
-def test_few_queries_are_looked_up_by_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rerank", ["none", "codes", "vectors"])
+def test_few_queries_are_looked_up_by_the_cpu(monkeypatch: pytest.MonkeyPatch, rerank: Any) -> None:
+    """By programs of fixed shape and by others; what the rule says is in `tests/search/test_placement.py`."""
     world, devices = World(), []
-    lookup = searcher_module.search_by_lookup
+    lookup, fixed = searcher_module.search_by_lookup, Searcher._fixed
+    expected = world.search(SearchOptions("lookup", rerank, beam=20, fixed=False))
 
     def noted(*args: Any, device: str, **rest: Any) -> Any:
         devices.append(device)
         return lookup(*args, device="cpu", **rest)
 
+    def noted_fixed(*args: Any) -> Any:
+        devices.append("graph")
+        return fixed(*args)
+
     monkeypatch.setattr(searcher_module, "search_by_lookup", noted)
-    world.searcher.device = "cuda"
-    for batch in (1, 8, 9):
-        world.searcher.search([TrieSegment(world.trie)], world.z[:batch], SearchOptions(beam=20, fixed=False))
-    assert devices == ["cpu", "cpu", "cuda"]
+    monkeypatch.setattr(Searcher, "_fixed", noted_fixed)
+    monkeypatch.setattr(searcher_module, "runs_on_gpu", lambda method, batch, items: batch >= 5)
+    assert world.searcher.programs  # made on the CPU
+    world.searcher.device, world.searcher.gpu = "cuda", True
+    for options in (
+        SearchOptions("lookup", rerank, beam=20, fixed=False),
+        SearchOptions("lookup", rerank, beam=20),
+    ):
+        for batch in (1, 4, 5):
+            found = world.searcher.search(
+                [TrieSegment(world.trie)], world.z[:batch], options, phi=world.z[:batch], fetch=world.vectors
+            )
+            if batch < 5:
+                assert [answer.rows.tolist() for answer in found] == [
+                    answer.rows.tolist() for answer in expected[:batch]
+                ]
+    few = ["cpu", "cpu"] if rerank == "none" else []  # re-ranked ones go by cells
+    assert devices == [*few, "cuda", *few, "graph"]
 
 
 def test_a_program_is_made_once(world: World) -> None:
@@ -286,3 +310,50 @@ def test_a_compiled_program_is_compiled_whole_and_answers_alike(
     found = compiled.search([TrieSegment(world.trie)], world.z, options)
     assert asked == [{"fullgraph": True, "dynamic": False}]
     assert all(np.array_equal(a.rows, b.rows) for a, b in zip(found, plain, strict=True))
+
+
+@pytest.mark.parametrize("fusion", [0.0, 0.3])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_a_batch_is_re_ranked_by_vectors_as_one_query_after_the_other(
+    world: World, fusion: float, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rank, "FETCHED_BYTES", 1 << 13)  # several parts
+    rng = np.random.default_rng(5)
+    positions = np.sort(np.stack([rng.permutation(ITEMS)[:40] for _ in range(9)]), axis=1)
+    scores = rng.normal(size=(9, 40)).astype(np.float32)
+    scores[2, 30:] = scores[7] = -np.inf
+    vectors = world.vectors.astype(dtype)
+    calls: list[int] = []
+
+    def fetch(rows: Any) -> Any:
+        calls.append(len(rows))
+        return vectors[rows]
+
+    found, best = rerank_batch_by_vectors(world.trie, positions, scores, world.z, fetch, fusion)
+    assert 1 < len(calls) < 9 and sum(calls) == 310
+    for query in range(9):
+        there = scores[query] > -np.inf
+        own = Candidates(positions[query][there], scores[query][there], 1)
+        expected = rerank_by_vectors(world.trie, own, world.z[query], vectors, fusion)
+        order = np.argsort(-expected.scores, kind="stable")
+        assert np.array_equal(found[query][: len(own)], expected.positions[order])
+        np.testing.assert_array_equal(best[query][: len(own)], expected.scores[order])
+        assert (best[query][len(own) :] == -np.inf).all()
+
+
+@pytest.mark.parametrize("method", ["lookup", "generate"])
+@pytest.mark.parametrize("by", ["none", "codes", "vectors"])
+def test_the_host_does_nothing_for_single_queries(
+    world: World, method: Any, by: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers are cut from arrays of the whole batch; removals and filters change nothing about it."""
+
+    def refused(*_: Any) -> Any:
+        raise AssertionError("one query after the other")
+
+    monkeypatch.setattr(Searcher, "_ranked", refused)
+    monkeypatch.setattr(CandidateArrays, "of_query", refused)
+    options = SearchOptions(method, by, beam=40, k=10, fixed=True)
+    whole = TrieSegment(world.trie)
+    for segment in (whole, whole.without(np.arange(5)), whole.restricted(np.arange(ITEMS) % 2 == 0)):
+        assert all(len(answer) == 10 for answer in world.search(options, [segment]))

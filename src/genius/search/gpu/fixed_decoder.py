@@ -6,17 +6,22 @@ items under the beams are scored by their codes, or by one more pass.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from genius.decode.model import Decoder, DecoderState
+from genius.decode.model import Decoder
 from genius.errors import BadInput
 from genius.search.beam import first_of_equal
 from genius.search.codebooks import Codebooks
+from genius.search.gpu.code_vectors import has_float32_products
 from genius.search.gpu.fixed_lookup import FixedLookup
 from genius.search.gpu.fixed_trie import FixedTrie
+from genius.search.gpu.passes import DecoderPasses, can_run
 from genius.search.gpu.steps import (
+    Beams,
     CandidateTensors,
     FixedShape,
     best_leaves,
@@ -35,7 +40,13 @@ class FixedDecoder:
     """
 
     def __init__(
-        self, trie: FixedTrie, codebooks: Codebooks, decoder: Decoder, shape: FixedShape, suffixes: bool
+        self,
+        trie: FixedTrie,
+        codebooks: Codebooks,
+        decoder: Decoder,
+        shape: FixedShape,
+        suffixes: bool,
+        passes: Decoder | DecoderPasses | None = None,
     ) -> None:
         if len(trie.codes) < 2 or shape.stop < 2:
             raise BadInput(
@@ -44,43 +55,53 @@ class FixedDecoder:
         self.trie, self.decoder, self.shape, self.suffixes = trie, decoder, shape, suffixes
         self.lookup = FixedLookup(trie, codebooks, shape)
         self.modalities = torch.arange(decoder.shape.sizes[0], device=trie.device)
-        self.float32_products = _has_float32_products(decoder.embedding.weight)
+        weight, self.vectors = decoder.embedding.weight, trie.vectors if suffixes else trie.vectors.split()
+        self.float32_products = weight.dtype == torch.bfloat16 and has_float32_products(weight.device)
+        self.passes: Any = _passes(decoder) if passes is None else passes  # both have the same methods
 
     @torch.no_grad()
     def __call__(self, z: Tensor, modalities: Tensor) -> CandidateTensors:
         """Candidates for `z` (batch, dim); `modalities` (batch, sizes[0]) masks the codes of level 0."""
         trie, shape = self.trie, self.shape
-        level_0, state = self.decoder.start_from(z, self.modalities)
+        level_0, state = self.passes.start_from(z, self.modalities)
         zero = self._log_probs(level_0, 0)  # (batch, modalities)
         one = self._log_probs(state.hidden, 1)  # (batch, modalities, codes)
         first, second = trie.codes
         scores = zero[:, first] + one.flatten(1)[:, first * one.shape[2] + second]
         beams, column = first_beams(trie, scores, modalities, shape.beam)
-        parent, code, parent_scores = first[column], second[column], zero
+        parent, code = first[column], second[column]
         path = torch.stack([parent, code], -1)  # (batch, beam, level) codes of each prefix
         for number in range(2, shape.stop):
-            state = self.decoder.advance(state, parent, code)
-            log_probs = self._log_probs(state.hidden, number)
-            parent_scores = beams.scores
-            level = trie.dense_levels.get(number)
-            if level is not None:
-                beams, parent, code = dense_children(beams, level, log_probs, shape.beam)
-            else:
-                beams, parent, code = sparse_children(trie, beams, number, log_probs, shape)
+            state = self.passes.advance(state, parent, code)
+            beams, parent, code = self._children(beams, state.hidden, number)
             path = torch.cat([path.gather(1, parent[..., None].expand(-1, -1, number)), code[..., None]], -1)
         beam, positions, valid = leaves_of(trie, beams, shape.leaves)
         if self.suffixes:
-            total = self._suffix_scores(state, parent_scores, parent, code, beam, positions)
+            total = self._suffix_scores(state, beams, parent, code, beam, positions)
         else:
             total = self._cosine(z, path, beam, positions)
         return best_leaves(trie, total.masked_fill(~valid, -torch.inf), positions, beams, shape.k)
 
+    def _children(self, beams: Beams, hidden: Tensor, number: int) -> tuple[Beams, Tensor, Tensor]:
+        """The best children of beams at level `number`, their parents and codes."""
+        logits, total = self._logits_and_total(hidden, number)
+        beams = beams._replace(scores=beams.scores - total)  # not subtracted from every logit
+        level = self.trie.dense_levels.get(number)
+        if level is not None:
+            return dense_children(beams, level, logits, self.shape.beam, self.trie.operations)
+        return sparse_children(self.trie, beams, number, logits, self.shape)
+
     def _log_probs(self, hidden: Tensor, level: int) -> Tensor:
         """Log-probabilities of the codes of a level, normalised as the decoder was trained."""
+        logits, total = self._logits_and_total(hidden, level)
+        return logits - total[..., None]
+
+    def _logits_and_total(self, hidden: Tensor, level: int) -> tuple[Tensor, Tensor]:
+        """Logits (…, codes) of a level, and the logarithm (…) of what their exponentials sum up to."""
         logits = every = self._logits(hidden, self.decoder.level_rows(level))
         if self.decoder.shape.normalise == "vocabulary":
             every = self._logits(hidden, self.decoder.embedding.weight)
-        return logits - every.logsumexp(-1, keepdim=True)
+        return logits, self.trie.operations.logsumexp(every)
 
     def _logits(self, hidden: Tensor, rows: Tensor) -> Tensor:
         """Logits of rows of the embedding in float32, also of bfloat16 weights."""
@@ -91,44 +112,29 @@ class FixedDecoder:
         return F.linear(scaled.float(), rows.float())
 
     def _suffix_scores(
-        self,
-        state: DecoderState,
-        parent_scores: Tensor,
-        parent: Tensor,
-        code: Tensor,
-        beam: Tensor,
-        positions: Tensor,
+        self, state: Any, beams: Beams, parent: Tensor, code: Tensor, beam: Tensor, positions: Tensor
     ) -> Tensor:
         """Scores of the items by all their codes: one pass over the beams' last code and what follows it."""
-        trie, decoder = self.trie, self.decoder
-        levels = range(self.shape.stop, len(decoder.shape.sizes))
-        known = [code.gather(1, beam), *(trie.tensors.codes(positions, level) for level in levels)]
-        codes = torch.stack(known, -1)  # (batch, n, levels left)
-        parents = parent.gather(1, beam)
-        total = parent_scores.gather(1, parents)
-        hidden = state.hidden.gather(1, parents[..., None].expand(-1, -1, state.hidden.shape[2]))[:, :, None]
+        levels = range(self.shape.stop, self.decoder.shape.levels)
+        known = [code.gather(1, beam), *(self.trie.tensors.codes(positions, level) for level in levels)]
+        codes = torch.stack(known, -1)  # (batch, n, levels left + 1)
+        total = beams.scores.gather(1, beam)
         if len(levels):
-            hidden = torch.cat([hidden, decoder.read_codes(state, parents, codes[:, :, :-1])], 2)
-        for time in range(codes.shape[2]):
-            log_probs = self._log_probs(hidden[:, :, time], state.level + time)
-            total = total + log_probs.gather(-1, codes[:, :, time, None])[..., 0]
+            hidden = self.passes.read_codes(state, parent.gather(1, beam), codes[:, :, :-1])
+            for time, level in enumerate(levels):
+                logits, every = self._logits_and_total(hidden[:, :, time], level)
+                total = total + (logits.gather(-1, codes[:, :, time + 1, None])[..., 0] - every)
         return total.gather(1, first_of_equal(beam, codes))
 
     def _cosine(self, z: Tensor, path: Tensor, beam: Tensor, positions: Tensor) -> Tensor:
         """Cosine of z with the items' sums of code vectors."""
         lookup = self.lookup
-        every = z.float() @ lookup.vectors.T
+        every = self.vectors.split_products(z)
         prefix = every.gather(1, (path + lookup.rows[: path.shape[2]]).flatten(1)).view(path.shape).sum(-1)
         similarity = prefix.gather(1, beam) + lookup.suffix_scores(every, positions, path.shape[2])
         return similarity / self.trie.length[positions].clamp_min(1e-6)
 
 
-def _has_float32_products(weight: Tensor) -> bool:
-    """Whether products of bfloat16 weights can be had in float32 without a copy of the weights."""
-    if not weight.is_cuda or weight.dtype != torch.bfloat16:
-        return False
-    try:
-        torch.mm(weight[:8], weight[:8].T, out_dtype=torch.float32)
-    except (RuntimeError, TypeError):
-        return False
-    return True
+def _passes(decoder: Decoder) -> Decoder | DecoderPasses:
+    """What computes the decoder's passes: on a GPU those that move fewer bytes, else the decoder."""
+    return DecoderPasses(decoder) if decoder.embedding.weight.is_cuda and can_run(decoder) else decoder

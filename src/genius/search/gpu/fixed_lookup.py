@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from genius.search.codebooks import Codebooks
 from genius.search.gpu.fixed_trie import DenseLevel, FixedTrie
+from genius.search.gpu.operations import ordered_top_k
 from genius.search.gpu.steps import (
     Beams,
     CandidateTensors,
@@ -21,7 +22,6 @@ from genius.search.gpu.steps import (
     dense_children,
     first_beams,
     leaves_of,
-    ordered_top_k,
     sparse_children,
 )
 from genius.search.trie.child_tables import cells_below_hyperbola
@@ -37,7 +37,6 @@ class FixedLookup:
         self, trie: FixedTrie, codebooks: Codebooks, shape: FixedShape, cosine: bool = False
     ) -> None:
         self.trie, self.shape, self.levels, self.cosine = trie, shape, codebooks.levels, cosine
-        self.vectors = torch.from_numpy(codebooks.vectors).to(trie.device)
         self.rows = torch.tensor([level.start for level in self.levels], device=trie.device)
         self.cells = {
             number: _cells(
@@ -52,7 +51,7 @@ class FixedLookup:
 
     def __call__(self, z: Tensor, modalities: Tensor) -> CandidateTensors:
         """Candidates for `z` (batch, dim); `modalities` (batch, sizes[0]) masks the codes of level 0."""
-        every = z @ self.vectors.T  # (batch, codes)
+        every = self.trie.vectors.products(z)  # (batch, codes)
         trie, shape = self.trie, self.shape
         tables = [every[:, level] for level in self.levels]
         scores = torch.stack([t[:, c] for t, c in zip(tables, trie.codes, strict=False)]).sum(0)
@@ -62,7 +61,7 @@ class FixedLookup:
             if level is not None and number in self.cells:
                 beams = self._best_of_many(beams, level, table, self.cells[number])
             elif level is not None and shape.beam * level.size <= DENSE_SUMS:
-                beams = dense_children(beams, level, table[:, None], shape.beam)[0]
+                beams = dense_children(beams, level, table[:, None], shape.beam, trie.operations)[0]
             else:
                 beams = sparse_children(trie, beams, number, table[:, None], shape)[0]
         beam, positions, valid = leaves_of(trie, beams, shape.leaves)

@@ -20,6 +20,8 @@ from torch.nn import functional as F
 
 from genius.search.arrays import Ints
 from genius.search.codebooks import Codebooks
+from genius.search.gpu.code_vectors import CodeVectors
+from genius.search.gpu.operations import operations_for
 from genius.search.trie import ItemFilter, Trie
 from genius.search.trie.tensors import TensorTrie
 
@@ -74,6 +76,7 @@ class FixedTrie:
 
     def __init__(self, trie: Trie, codebooks: Codebooks, device: torch.device | str) -> None:
         self.device = torch.device(device)
+        self.operations = operations_for(self.device)
         self.tensors = TensorTrie(trie, device)
         self.items, self.sizes, self.tree_levels = trie.items, trie.sizes, trie.tree_levels
         node, codes = trie.child_tables.prefixes(min(2, trie.tree_levels))
@@ -88,7 +91,8 @@ class FixedTrie:
                 self.dense_levels[level] = DenseLevel(trie, level, self.device)
         self.allowed: Tensor | None = None  # (nodes,) which of them have items that may be found
         self.mean_items = _mean_items(trie)  # of a prefix of 0, 1, … codes, in the tree
-        self._read_items(torch.from_numpy(codebooks.vectors).to(self.device), codebooks.sizes)
+        self.vectors = CodeVectors(codebooks, self.device)
+        self._read_items(self.vectors.all, codebooks.sizes)
 
     def _read_items(self, vectors: Tensor, sizes: Sequence[int]) -> None:
         """For each item the codes below the tree, and the length of the sum of its code vectors."""

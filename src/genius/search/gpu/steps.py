@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from genius.search.gpu.fixed_trie import DenseLevel, FixedTrie
+from genius.search.gpu.operations import BLOCK, PLAIN, Operations
 from genius.search.trie.tensors import Ranges, spread_ranges
 
-INT32_MAX = (1 << 31) - 1
 CHILDREN_PER_BEAM = 32  # read from ranges, at levels that are not dense
+WIDE = 4096  # children of all beams of a query from which on not all sums are written
 
 
 class CandidateTensors(NamedTuple):
@@ -67,8 +68,7 @@ def first_beams(trie: FixedTrie, scores: Tensor, modalities: Tensor, beam: int) 
     """The best of all prefixes of the first levels, and their columns in `scores` (batch, prefixes)."""
     usable = modalities[:, trie.codes[0]]
     scores = scores.masked_fill(~(usable if trie.allowed is None else usable & trie.allowed), -torch.inf)
-    order = torch.arange(scores.shape[1], device=scores.device).expand_as(scores)
-    column, best, _ = ordered_top_k(scores, order, beam)
+    column, best = trie.operations.top_k(scores, beam)
     start = trie.start[column]
     end = torch.where(best > -torch.inf, trie.end[column], start)
     exact = torch.ones(len(scores), dtype=torch.bool, device=scores.device)
@@ -76,19 +76,43 @@ def first_beams(trie: FixedTrie, scores: Tensor, modalities: Tensor, beam: int) 
 
 
 def dense_children(
-    beams: Beams, level: DenseLevel, code_scores: Tensor, width: int
+    beams: Beams, level: DenseLevel, code_scores: Tensor, width: int, operations: Operations = PLAIN
 ) -> tuple[Beams, Tensor, Tensor]:
     """The best children at a dense level, and the parent beam and code of each.
 
     `code_scores` (batch, beams or 1, codes). All children are looked at, so this is always exact.
     """
-    exists = level.exists[(beams.node - level.first).clamp_min(0)]
-    total = (beams.scores[..., None] + code_scores).masked_fill(~exists, -torch.inf).flatten(1)
-    order = torch.arange(total.shape[1], device=total.device)
-    cell, best, _ = ordered_top_k(total, order.expand_as(total), width)
-    parent, code = cell // level.size, cell % level.size
+    prefix = (beams.node - level.first).clamp_min(0)
+    if code_scores.shape[1] > 1 and beams.scores.shape[1] * level.size > WIDE:
+        parent, code, best = _best_of_blocks(beams.scores, level, code_scores, prefix, width, operations)
+    else:
+        total = (beams.scores[..., None] + code_scores).masked_fill(~level.exists[prefix], -torch.inf)
+        cell, best = operations.top_k(total.flatten(1), width)
+        parent, code = cell // level.size, cell % level.size
     number, start, end, _ = level.find(beams.node.gather(1, parent), code)
+    end = torch.where(best > -torch.inf, end, start)
     return Beams(start, end, number + level.child_first, best, beams.exact), parent, code
+
+
+def _best_of_blocks(
+    scores: Tensor, level: DenseLevel, code_scores: Tensor, prefix: Tensor, width: int, operations: Operations
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Parent, code and score of the best children, (batch, width) each; see `top_k_by_blocks`.
+
+    Not all sums of beams and codes are written, but the maxima of their blocks, and those of the best blocks.
+    """
+    maxima = operations.child_maxima(scores, code_scores, level.exists, prefix, BLOCK)
+    blocks = maxima.shape[2]
+    block, _ = operations.top_k(maxima.flatten(1), width)  # (batch, width)
+    lanes = torch.arange(BLOCK, device=scores.device)
+    codes = (block % blocks)[..., None] * BLOCK + lanes  # (batch, width, BLOCK)
+    inside, codes = codes < level.size, codes.clamp_max(level.size - 1)
+    parents = block // blocks
+    there = inside & level.exists[prefix.gather(1, parents)[..., None], codes]
+    cells = (parents[..., None] * level.size + codes).flatten(1)
+    total = scores.gather(1, parents)[..., None] + code_scores.flatten(1).gather(1, cells).view(codes.shape)
+    column, best = operations.top_k(total.masked_fill(~there, -torch.inf).flatten(1), width)
+    return parents.gather(1, column // BLOCK), codes.flatten(1).gather(1, column), best
 
 
 def sparse_children(
@@ -103,8 +127,7 @@ def sparse_children(
     beam = children.parent if code_scores.shape[1] > 1 else torch.zeros_like(children.parent)
     gained = code_scores.flatten(1).gather(1, beam * code_scores.shape[2] + children.code)
     total = (beams.scores.gather(1, children.parent) + gained).masked_fill(~children.valid, -torch.inf)
-    order = torch.arange(total.shape[1], device=total.device).expand_as(total)
-    column, best, _ = ordered_top_k(total, order, shape.beam)
+    column, best = trie.operations.top_k(total, shape.beam)
     taken = children.take(column)
     end = torch.where(best > -torch.inf, taken.end, taken.start)
     fits = _columns_needed(trie, ranges, level) <= shape.children
@@ -134,22 +157,6 @@ def leaves_of(trie: FixedTrie, beams: Beams, width: int) -> tuple[Tensor, Tensor
 
 def best_leaves(trie: FixedTrie, total: Tensor, positions: Tensor, beams: Beams, k: int) -> CandidateTensors:
     """The `k` items with the best `total` (batch, leaves)."""
-    order = torch.arange(total.shape[1], device=total.device).expand_as(total)
-    column, best, _ = ordered_top_k(total, order, k)
+    column, best = trie.operations.top_k(total, k)
     leaves = trie.tensors.count(Ranges(beams.start, beams.end, beams.node)).sum(1)
     return CandidateTensors(positions.gather(1, column), best, leaves, beams.exact)
-
-
-def ordered_top_k(scores: Tensor, order: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The `k` largest scores of each row: their `order` (ascending), scores and columns, each (batch, k).
-
-    Of equal scores the one with the lowest order wins: score and order are compared as one integer.
-    `order` is below 2^31.
-    """
-    k = min(k, scores.shape[1])
-    bits = (scores + 0.0).view(torch.int32)  # + 0.0: -0.0 counts as 0.0
-    monotonic = torch.where(bits < 0, bits ^ INT32_MAX, bits).long()
-    column = (monotonic << 32 | (INT32_MAX - order)).topk(k, sorted=False).indices
-    order, ascending = order.gather(1, column).sort(1)
-    column = column.gather(1, ascending)
-    return order, scores.gather(1, column), column
