@@ -164,3 +164,27 @@ def test_products_of_halves_are_those_of_float32() -> None:
     found = split_queries(z).double() @ split_rows(vectors).double().T
     assert split_rows(vectors).dtype == torch.bfloat16
     assert float((found - z.double() @ vectors.double().T).abs().max()) < 1e-5
+
+
+def test_a_kernel_that_is_wrong_is_found() -> None:
+    cpu = torch.device("cpu")
+    assert operations.disagreements(PLAIN, cpu) == []
+    spoilt = {
+        "self_attention": lambda own, *more: PLAIN.self_attention(own, *more) * 1.1,
+        "prefix_attention": lambda query, *more: PLAIN.prefix_attention(query, *more).roll(1, 0),
+        "logsumexp": lambda logits: PLAIN.logsumexp(logits) + 0.5,
+        "child_maxima": lambda scores, *more: torch.full_like(PLAIN.child_maxima(scores, *more), torch.nan),
+        "top_k": lambda scores, k: PLAIN.top_k(-scores, k),
+    }
+    for name, function in spoilt.items():
+        assert operations.disagreements(PLAIN._replace(**{name: function}), cpu) == [name]
+
+
+def test_kernels_that_disagree_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(operations, "disagreements", lambda *_: ["top_k"])
+    operations.triton_operations.cache_clear()
+    with pytest.warns(UserWarning, match="top_k"):
+        assert operations.triton_operations() is None
+    operations.triton_operations.cache_clear()

@@ -55,24 +55,59 @@ def suits_kernels(shape: DecoderShape) -> bool:
 
 @cache
 def triton_operations() -> Operations | None:
-    """The kernels; None: there is no Triton, or it cannot compile here."""
+    """The kernels; None: there is no Triton, it cannot compile here, or a kernel is not what it should be."""
     try:
         from genius.search.gpu import kernels
-
-        if torch.cuda.is_available():  # Triton needs a C compiler, too
-            kernels.top_k(torch.zeros(1, 16, device="cuda"), 2)
     except ImportError:
         return None
-    except Exception as error:
-        warnings.warn(f"searches of the decoder are slower, since Triton fails: {error}", stacklevel=2)
-        return None
-    return Operations(
+    found = Operations(
         kernels.self_attention,
         kernels.prefix_attention,
         kernels.row_logsumexp,
         kernels.child_maxima,
         kernels.top_k,
     )
+    if not torch.cuda.is_available():
+        return found
+    try:
+        wrong = disagreements(found, torch.device("cuda"))
+    except Exception as error:  # a missing C compiler, a chip that Triton does not know, …
+        wrong = [str(error)]
+    if wrong:
+        warnings.warn(f"searches of the decoder are slower, Triton fails: {', '.join(wrong)}", stacklevel=2)
+        return None
+    return found
+
+
+def disagreements(
+    kernels: Operations, device: torch.device, dtype: torch.dtype = torch.bfloat16, limit: float = 2e-2
+) -> list[str]:
+    """The functions of `kernels` that give something else than the plain ones for small random inputs."""
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).to(device, dtype)
+
+    heads, width, times, known = 2, 16, 2, 3
+    inner = heads * width
+    ahead = torch.ones(times, known + times, dtype=torch.bool, device=device).triu(known + 1)
+    bias = random(heads, times, known + times).float().masked_fill(ahead, -torch.inf)
+    rows = torch.randint(0, 9, (5, known), generator=generator).to(device)
+    prefix = torch.randint(0, 4, (3, 5), generator=generator).to(device)
+    inputs: dict[str, tuple[Tensor | int, ...]] = {
+        "self_attention": (random(5 * times, 3 * inner), random(9, 2 * inner), rows, bias, heads),
+        "prefix_attention": (random(3, 6, inner), random(3, 8, inner), random(3, 8, inner), heads),
+        "logsumexp": (random(7, 100),),
+        "child_maxima": (random(3, 5).float(), random(3, 5, 96).float(), random(4, 96) > 0, prefix, 16),
+        "top_k": (random(4, 200).float(), 10),
+    }
+    wrong = []
+    for name, values in inputs.items():
+        found, meant = (getattr(some, name)(*values) for some in (kernels, PLAIN))
+        pairs = zip(found, meant, strict=True) if isinstance(found, tuple) else [(found, meant)]
+        if not all(torch.allclose(a.float(), b.float(), rtol=limit, atol=limit) for a, b in pairs):
+            wrong.append(name)
+    return wrong
 
 
 def plain_self_attention(own: Tensor, past: Tensor, rows: Tensor, bias: Tensor, heads: int) -> Tensor:
