@@ -93,11 +93,14 @@ def _distortion(index: Index) -> float | None:
         table = load_file(Path(index.model_source) / QUANTIZER)["residual.vectors"]
     except (OSError, SafetensorError, KeyError):
         return None
-    starts = np.cumsum([0, *index.settings["sizes"][:-1]])
+    sizes = index.settings["sizes"]
     some = index.truth.some_rows(SAMPLE)
     records = index.truth.records(some.tolist())
     vectors = index.truth.vectors(some, index.dim).astype(np.float32)
     codes = np.stack([records[row].codes for row in some.tolist()]).astype(np.int64)
-    sums = table[codes + starts].sum(axis=1)
+    places = codes + np.cumsum([0, *sizes[:-1]])
+    if len(table) > sum(sizes):  # each modality has codebooks of its own
+        places[:, 1:] += codes[:, :1] * sum(sizes[1:])
+    sums = table[places].sum(axis=1)
     lengths = np.linalg.norm(sums, axis=1) * np.linalg.norm(vectors, axis=1)
     return round(float(1 - ((sums * vectors).sum(axis=1) / np.maximum(lengths, 1e-12)).mean()), 6)

@@ -33,6 +33,7 @@ class Quantizer(nn.Module):
         fusion: str = "released",
         modality: str = "assigned",
         shared_codebooks: bool = False,
+        codebooks: str = "common",
         weighted: bool = False,
         encode_beam: int = 1,
         dropout: float = 0.0,
@@ -40,7 +41,12 @@ class Quantizer(nn.Module):
         super().__init__()
         self.fusion = Fusion(dim, fusion, dropout)
         self.residual = ResidualQuantizer(
-            dim, sizes, modality=modality, shared=shared_codebooks, weighted=weighted
+            dim,
+            sizes,
+            modality=modality,
+            shared=shared_codebooks,
+            codebooks=codebooks,
+            weighted=weighted,
         )
         self.encode_beam = encode_beam
 
@@ -107,6 +113,7 @@ class Quantizer(nn.Module):
     def shape(self) -> dict[str, Any]:
         """The arguments that build this quantizer again, as plain values."""
         weighted = {} if self.residual.metric is None else {"weighted": True}
+        by_modality = {"codebooks": "modality"} if self.residual.by_modality else {}
         return {
             "dim": self.dim,
             "sizes": list(self.sizes),
@@ -115,6 +122,7 @@ class Quantizer(nn.Module):
             "shared_codebooks": self.residual.shared,
             "encode_beam": self.encode_beam,
             **weighted,
+            **by_modality,
         }
 
 
