@@ -13,6 +13,8 @@ def drawn(**options) -> Quantizer:
     quantizer = Quantizer(8, code_sizes(4, 16), fusion="small", **options).eval()
     for tensor in (*quantizer.parameters(), quantizer.residual.vectors):
         torch.nn.init.normal_(tensor, std=0.2)
+    if quantizer.residual.encoding is not None:
+        quantizer.residual.encoding.copy_(quantizer.residual.vectors.flip(0))
     return quantizer
 
 
@@ -31,6 +33,7 @@ def arrays(n: int = 30):
         {"modality": "classifier"},
         {"shared_codebooks": True, "encode_beam": 3},
         {"codebooks": "modality", "encode_beam": 3},
+        {"codebooks": "modality", "encoding": True},
         {"weighted": True},  # an older fit
     ],
 )

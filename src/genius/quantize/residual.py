@@ -38,11 +38,13 @@ class ResidualQuantizer(nn.Module):
     nearest code vector, as released), `classifier` (a linear classifier; nothing is subtracted from the
     residual, supplement C.2) or `none` (there is no such level). With `shared`, all other levels use one
     codebook (supplement, Table 6). `codebooks` is `common`, or `modality`: all other levels have a codebook
-    for each modality. `weighted` is true of some older fits, whose files have a metric that is not used.
+    for each modality. With `encoding`, codes are found by other code vectors than those that they stand for.
+    `weighted` is true of some older fits, whose files have a metric that is not used.
     """
 
     vectors: Tensor
     row_of_level: Tensor  # (levels,), or by modality (modalities, levels)
+    encoding: Tensor | None  # float16, of the shape of `vectors`
     metric: Tensor | None
 
     def __init__(
@@ -53,6 +55,7 @@ class ResidualQuantizer(nn.Module):
         modality: str = "assigned",
         shared: bool = False,
         codebooks: str = "common",
+        encoding: bool = False,
         weighted: bool = False,
     ) -> None:
         super().__init__()
@@ -72,6 +75,8 @@ class ResidualQuantizer(nn.Module):
         self.by_modality = codebooks == "modality"
         if self.by_modality and (modality != "assigned" or shared):
             raise BadInput("codebooks by modality need an assigned modality and no shared codebook")
+        if encoding and modality != "assigned":
+            raise BadInput("code vectors for encoding alone need an assigned modality")
         self.dim, self.sizes, self.modality, self.shared = dim, sizes, modality, shared
         self.first_level = first  # the first level that codes content: 1, or 0 without a modality level
         starts = tuple(accumulate(sizes[:-1], initial=0))
@@ -84,6 +89,7 @@ class ResidualQuantizer(nn.Module):
         self.register_buffer("vectors", torch.zeros(rows, dim))
         self.register_buffer("row_of_level", row_of_level, persistent=False)
         self.classifier = nn.Linear(dim, MODALITIES) if modality == "classifier" else None
+        self.register_buffer("encoding", torch.zeros(rows, dim, dtype=torch.half) if encoding else None)
         self.register_buffer("metric", torch.eye(dim) if weighted else None)
 
     @property
@@ -125,6 +131,8 @@ class ResidualQuantizer(nn.Module):
         whose sum is nearer to z.
         """
         self._check(z, modality)
+        if self.encoding is not None:
+            return self._by_encoding().encode(z, modality, beam)
         codes = torch.empty(len(z), self.levels, dtype=torch.long, device=z.device)
         if self.by_modality and modality is not None:
             for kind in range(MODALITIES):
@@ -183,6 +191,16 @@ class ResidualQuantizer(nn.Module):
                 logits: Tensor = self.classifier(z)
                 return logits.argmax(1)
         return nearest(z, self.codebook(0))
+
+    def _by_encoding(self) -> ResidualQuantizer:
+        """The quantizer that finds the codes."""
+        assert self.encoding is not None
+        books = "modality" if self.by_modality else "common"
+        other = ResidualQuantizer(
+            self.dim, self.sizes, modality=self.modality, shared=self.shared, codebooks=books
+        ).to(self.vectors)
+        other.vectors.copy_(self.encoding)
+        return other
 
     def _greedy(self, z: Tensor, modality: Tensor | None) -> Tensor:
         codes = []
