@@ -26,7 +26,8 @@ from genius.seeding import generator_for
 
 MAX_CODES = 256  # a code is a byte
 MIN_CODES = 16
-ITEMS_PER_SEED = 64  # vectors for each code that k-means and the first rounds of refinement look at
+ITEMS_PER_SEED = 64  # vectors for each code that k-means and the first rounds of refinement look at,
+LEAST_PER_SEED = 24  # of all modalities together, but of each no fewer than these
 KMEANS_ROUNDS = 6
 LAST_ROUNDS = 2  # of refinement, on the whole sample
 LEAST_ROUNDS, MOST_ROUNDS = 10, 40  # of refinement
@@ -140,7 +141,8 @@ def _fit(
     """Common codebooks for z (n, dim) of known modality (n,), which is a part of a sample of `items`."""
     codebooks = ResidualQuantizer(z.shape[1], sizes).to(z.device)
     generator = generator_for(z.device, options.seed, "fit")
-    few = torch.randperm(len(z), generator=generator, device=z.device)[: max(sizes) * ITEMS_PER_SEED]
+    looked_at = max(sizes) * max(LEAST_PER_SEED, ITEMS_PER_SEED * len(z) // items)
+    few = torch.randperm(len(z), generator=generator, device=z.device)[:looked_at]
     init_codebooks(codebooks, z[few], modality[few], generator, KMEANS_ROUNDS, seeding="random")
     rounds = refinement_rounds(items) if options.rounds is None else options.rounds
     last = min(rounds, LAST_ROUNDS) if len(few) < len(z) else 0

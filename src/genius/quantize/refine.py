@@ -13,7 +13,7 @@ PREFIX_WEIGHT = 0.03  # of the error that the first levels leave, for each level
 HARD_WEIGHT = 0.5  # exponent: items count by their error to this power
 LEAST_ERROR = 0.01  # of the mean: items that are coded nearly exactly still count
 RIDGE = 1.0  # members at zero that a code vector has beside its own, at most
-FEW_MEMBERS, MANY_MEMBERS = 8, 24  # of a code on average: there are none, there are all of them
+FEW_MEMBERS, MANY_MEMBERS = 8, 16  # of a code on average: there are none, there are all of them
 
 
 @torch.no_grad()
