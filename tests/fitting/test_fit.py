@@ -112,9 +112,9 @@ def test_kinds_of_items_get_codebooks_of_their_own(tmp_path: Path) -> None:
     from genius.store.exporting import export_lines
     from genius.store.importing import import_file
 
-    every, points = of_two_kinds(2400)
+    every, points = of_two_kinds(4400)
     queries = [Query(vector=point, want="text") for point in of_two_kinds(24, seed=1)[1][::2]]
-    texts = np.where(np.arange(2400)[:, None] % 2, 0, points)  # a picture is as far as can be
+    texts = np.where(np.arange(4400)[:, None] % 2, 0, points)  # a picture is as far as can be
     with Engine.create(tmp_path / "index", encoder="vectors", dim=DIM) as engine:
         engine.add(every, fit="never")
         result = engine.fit(item_bytes=4)
@@ -126,9 +126,9 @@ def test_kinds_of_items_get_codebooks_of_their_own(tmp_path: Path) -> None:
             assert [hit.id for hit in engine.search(query, k=5)] == exact(texts, query.vector, 5)
         before = engine.search_batch(queries, k=10, rerank="codes")
         (tmp_path / "file.jsonl").write_bytes(b"".join(export_lines(engine.index)))
-        engine.add(of_two_kinds(2402)[0][-2:], fit="never")  # coded by what was fitted
+        engine.add(of_two_kinds(4402)[0][-2:], fit="never")  # coded by what was fitted
     assert check(tmp_path / "index").clean
-    assert import_file(tmp_path / "file.jsonl", tmp_path / "other") == 2400
+    assert import_file(tmp_path / "file.jsonl", tmp_path / "other") == 4400
     with Engine.open(tmp_path / "other") as other:
         assert [[hit.id for hit in own] for own in other.search_batch(queries, k=10, rerank="codes")] == [
             [hit.id for hit in own] for own in before

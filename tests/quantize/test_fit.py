@@ -118,7 +118,7 @@ def gathered(counts: tuple[int, int, int], seed: int = 0) -> tuple[torch.Tensor,
 
 
 def test_codebooks_of_their_own_reconstruct_better_at_the_same_bytes():
-    x, modality = gathered((1200, 0, 1100))
+    x, modality = gathered((2300, 0, 2100))
     own, common = (
         fit_quantizer(x, modality, FitOptions(item_bytes=3, rounds=4, by_modality=each))
         for each in (True, False)
@@ -129,7 +129,7 @@ def test_codebooks_of_their_own_reconstruct_better_at_the_same_bytes():
 
 
 def test_a_modality_is_coded_as_if_it_were_the_whole_collection():
-    x, modality = gathered((1200, 1100, 1300))
+    x, modality = gathered((2200, 2100, 2300))
     options = FitOptions(item_bytes=3, rounds=2, neighbours=False)
     every = fit_quantizer(x, modality, options)
     z = torch.nn.functional.normalize(x, dim=1)
@@ -143,7 +143,7 @@ def test_a_modality_is_coded_as_if_it_were_the_whole_collection():
 
 
 def test_modalities_with_few_items_use_codebooks_of_all_items():
-    x, modality = gathered((1200, 40, 0))
+    x, modality = gathered((2200, 40, 0))
     options = FitOptions(item_bytes=3, rounds=2, neighbours=False)
     quantizer = fit_quantizer(x, modality, options)
     common = fit_quantizer(x, modality, replace(options, by_modality=False))
@@ -159,9 +159,9 @@ def test_who_gets_codebooks_of_its_own():
     def of(*counts: int) -> list[int]:
         return own_modalities(torch.repeat_interleave(torch.arange(3), torch.tensor(counts)), 16)
 
-    assert of(64, 100, 63) == [1, 0]  # four items a code, the most common first
+    assert of(128, 200, 127) == [1, 0]  # eight items a code, the most common first
     assert of(0, 500, 0) == []  # one modality: the codebooks are those of the collection
-    assert of(60, 60, 60) == []
+    assert of(90, 90, 90) == []
 
 
 def test_codes_follow_the_code_vectors_when_these_change(tmp_path):

@@ -17,7 +17,8 @@ from genius.store.index import Index
 
 FIRST_FIT = 1000  # items from which codes are worth having; with fewer, comparing all vectors is as fast
 GROWTH = 4  # times as many items as at the last fit: more codes a level, or other ones, are worth it
-DRIFT = 1.25  # times the distortion of the last fit
+DRIFT = 1.25  # times the distortion of the last fit,
+LEAST_DRIFT = 0.005  # and by so much: small collections are coded nearly exactly
 SAMPLE = 512  # items that the distortion is measured on
 
 
@@ -78,7 +79,7 @@ def _due(count: int, codes: bool, items: int, distortion: float, now: float | No
         return f"{count} items and no codes yet" if count >= FIRST_FIT else None
     if items and count >= GROWTH * items:
         return f"{count} items, where the codes were fitted to {items}"
-    if now is not None and count >= FIRST_FIT and now > DRIFT * distortion:
+    if now is not None and count >= FIRST_FIT and now > max(DRIFT * distortion, distortion + LEAST_DRIFT):
         return f"the collection has moved: its codes are off by {now:.3f}, {distortion:.3f} at the last fit"
     return None
 

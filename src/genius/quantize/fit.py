@@ -36,6 +36,9 @@ ITEMS_PER_ROUND = 200  # a thousand items are told apart after few rounds
 MOST_TUNED = 20_000  # items in a sample whose neighbours are kept; looking for them takes the square of it
 MODALITY_BITS = 2
 ITEMS_PER_CODE = 4  # vectors of the sample for each code of a level; fewer, and codes fit single vectors
+OWN_ITEMS_PER_CODE = (
+    8  # the same for a modality with codebooks of its own: later items should find codes, too
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +108,12 @@ def fit_quantizer(embeddings: Tensor, modality: Tensor, options: FitOptions = Fi
 def own_modalities(modality: Tensor, codes: int) -> list[int]:
     """Modalities that get codebooks of their own, the most common first; none if there is one modality only.
 
-    They have as many items for each of the `codes` of a level as a collection that gets so many codes.
+    They have some items for each of the `codes` of a level: codebooks of fewer items know these by heart, and
+    items that come later are coded worse by them than by codebooks of all items.
     """
     counts = torch.bincount(modality, minlength=MODALITIES)
     common = counts.argsort(descending=True, stable=True).tolist()
-    enough = [kind for kind in common if counts[kind] >= codes * ITEMS_PER_CODE]
+    enough = [kind for kind in common if counts[kind] >= codes * OWN_ITEMS_PER_CODE]
     return enough if int((counts > 0).sum()) > 1 else []
 
 
