@@ -5,10 +5,12 @@
 Embeddings are those of `mini`, all rows, and CLIP's image vectors, rows whose queries and items all have a
 picture (texts are left out). Every system is fitted to the pool that is searched and has 15 bytes an item, in
 ours two bits of the modality among them; PQ gets 16, since 512 has no 15 parts. "genius" compares a query
-with all items' codes, "genius, lookup" is the engine's search by codes alone. All are scored by cosine and by
-inner product; "nearest found" is the share of the first 10 that are no farther from the query than the 10
-nearest. Ours and FAISS RQ are fitted with several seeds: figures are means over them, with the least and the
-largest share of exact search beside. Options are chosen on val, test is searched once per seed. Writes
+with all items' codes, "genius, lookup" is the engine's search by codes alone. "faiss RQ, by modality" is
+FAISS RQ fitted to each modality by itself, as ours is. All are scored by cosine and by inner product;
+"nearest found" is the share of the first 10 that are no farther from the query than the 10 nearest. Ours and
+FAISS RQ are fitted with several seeds: figures are means over them, with the least and the largest share of
+exact search beside. Options are chosen on val, test is searched once per seed. Pools of val are half as large
+as those of test; `--train-items 8200` adds items of train to them. `--parts val` leaves test alone. Writes
 benchmarks/results/fit.json; `fit_speed.py` measures time and memory.
 """
 
@@ -40,7 +42,7 @@ from genius.quantize.fit import FitOptions, fit_quantizer, refinement_rounds
 from genius.quantize.model import Quantizer
 from genius.quantize.refine import refine
 from genius.search.options import SearchOptions
-from genius.types import Modality
+from genius.types import Item, Modality
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -131,7 +133,7 @@ class Fitted:
 def refined_as_a_whole(phi: Floats, modality: Ints) -> Floats:
     """Ours with refinement of the sum of all levels alone, in which all items count alike."""
     z, known = torch.from_numpy(phi), torch.from_numpy(modality)
-    quantizer = fit_quantizer(z, known, replace(OURS, rounds=0, metric_power=0.0))
+    quantizer = fit_quantizer(z, known, replace(OURS, rounds=0, by_modality=False, neighbours=False))
     refine(quantizer.residual, z, known, rounds=refinement_rounds(len(z)), beam=OURS.code_beam)
     return quantizer.decode(quantizer.encode(z, known)).numpy()
 
@@ -163,6 +165,15 @@ def residual_codes(phi: Floats, modality: Ints, seed: int = 0) -> Floats:
     quantizer.train_type = faiss.ResidualQuantizer.Train_default
     quantizer.cp.seed += seed
     return _coded(quantizer, phi)
+
+
+def residual_codes_by_modality(phi: Floats, modality: Ints, seed: int = 0) -> Floats:
+    """FAISS RQ fitted to the items of each modality."""
+    coded = np.empty_like(phi)
+    for kind in np.unique(modality):
+        items = modality == kind
+        coded[items] = residual_codes(np.ascontiguousarray(phi[items]), modality[items], seed)
+    return coded
 
 
 def _coded(quantizer: Any, phi: Floats) -> Floats:
@@ -274,6 +285,7 @@ def compare(pools: Callable[[str], Iterator[Pool]], setting: str, seeds: int) ->
         if seed == 0:
             systems |= {"faiss PQ": product_codes, "faiss OPQ": rotated_codes}
         systems["faiss RQ"] = partial(residual_codes, seed=seed)
+        systems["faiss RQ, by modality"] = partial(residual_codes_by_modality, seed=seed)
         tables.append(measure(pools("test"), setting, systems, dict.fromkeys(systems, BOTH)))
     return {name: over_seeds([table[name] for table in tables if name in table]) for name in tables[0]}
 
@@ -294,25 +306,64 @@ def over_seeds(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return means | {"rows": rows}
 
 
-def choose(pools: Callable[[str], Iterator[Pool]], setting: str) -> dict[str, Any]:
-    """Figures of other options on the val split."""
-    choices: dict[str, Fit] = {
-        "genius": Fitted(OURS),
-        "genius, no refinement": Fitted(replace(OURS, rounds=0)),
-        "genius, 10 rounds of refinement": Fitted(replace(OURS, rounds=10)),
-        "genius, refined as a whole": refined_as_a_whole,
-        "genius, beam 1": Fitted(replace(OURS, code_beam=1)),
-        "genius, all directions alike": Fitted(replace(OURS, metric_power=0.0)),
-        "genius, covariance to the power 0.3": Fitted(replace(OURS, metric_power=0.3)),
-        "genius, modalities not told apart": Fitted(OURS, gap=True),
-    }
-    return measure(pools("val"), setting, choices, {})
+def choose(pools: Callable[[str], Iterator[Pool]], setting: str, seeds: int) -> dict[str, Any]:
+    """Figures of other options on the val split, and of FAISS RQ."""
+    tables = []
+    for seed in range(seeds):
+        ours = replace(OURS, seed=seed)
+        plain = replace(ours, neighbours=False)
+        choices: dict[str, Fit] = {
+            "genius": Fitted(ours),
+            "genius, neighbours not kept": Fitted(plain),
+            "genius, one set of codebooks": Fitted(replace(ours, by_modality=False)),
+            "genius, one set of codebooks, neighbours not kept": Fitted(replace(plain, by_modality=False)),
+            "faiss RQ": partial(residual_codes, seed=seed),
+            "faiss RQ, by modality": partial(residual_codes_by_modality, seed=seed),
+        }
+        if seed == 0:
+            choices |= {
+                "genius, no refinement": Fitted(replace(plain, rounds=0)),
+                "genius, 10 rounds of refinement": Fitted(replace(plain, rounds=10)),
+                "genius, refined as a whole": refined_as_a_whole,
+                "genius, beam 1": Fitted(replace(ours, code_beam=1)),
+                "genius, modalities not told apart": Fitted(ours, gap=True),
+            }
+        tables.append(measure(pools("val"), setting, choices, {}))
+    return {name: over_seeds([table[name] for table in tables if name in table]) for name in tables[0]}
+
+
+class WithTrainItems:
+    """A dataset whose pools of all rows have some items of train in addition."""
+
+    def __init__(self, dataset: Dataset, count: int) -> None:
+        self._dataset = dataset
+        every = list(dataset.pool("train"))
+        drawn = np.sort(np.random.default_rng(0).permutation(len(every))[:count])
+        self._more = [every[number] for number in drawn]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dataset, name)
+
+    def pool(self, split: str, row: Row | None = None) -> Iterator[Item]:
+        """The items of the split, then those of train."""
+        seen = set()
+        for item in self._dataset.pool(split, row):
+            seen.add(item.id)
+            yield item
+        yield from (item for item in self._more if row is None and item.id not in seen)
 
 
 def main(
-    data: Path, features: Path | None = None, cache: Path = Path("runs/fit-cache"), seeds: int = 3
+    data: Path,
+    features: Path | None = None,
+    cache: Path = Path("runs/fit-cache"),
+    seeds: int = 3,
+    parts: str = "test,val",
+    train_items: int = 0,
 ) -> Iterator[dict[str, Any]]:
     dataset = open_dataset("mbeir", data)
+    if train_items:
+        dataset = WithTrainItems(dataset, train_items)
     embedder = Embedder(EncoderOnly(Model.load("mini").encoder), cache)
     result: dict[str, Any] = {"metric": "hit@5, mean of the rows", "bytes": BYTES, "options": str(OURS)}
     sources: dict[str, Source] = {
@@ -324,12 +375,12 @@ def main(
         sources["CLIP ViT-B/16, images"] = lambda setting: (
             lambda split: clip_pools(dataset, data, table, split, setting)
         )
-    parts: dict[str, Callable[..., dict[str, Any]]] = {"test": partial(compare, seeds=seeds), "val": choose}
-    for part, figures in parts.items():
+    measures: dict[str, Callable[..., dict[str, Any]]] = {"test": compare, "val": choose}
+    for part in parts.split(","):
         for name, pools in sources.items():
             for setting in SETTINGS if part == "test" else SETTINGS[:1]:  # in small pools little is lost
                 of_source = result.setdefault(name, {}).setdefault(part, {})
-                of_source[setting] = figures(pools(setting), setting)
+                of_source[setting] = measures[part](pools(setting), setting, seeds)
                 yield result
 
 

@@ -112,7 +112,7 @@ class Model:
         return int(self.quantizer.dim)
 
     def codebooks(self) -> list[NDArray[np.float32]]:
-        """The code vectors of each level, (sizes[level], dim)."""
+        """The code vectors of each level, (sizes[level], dim), or after level 0 those of each modality."""
         return [np.asarray(book.cpu(), dtype=np.float32) for book in self.quantizer.residual.codebooks()]
 
     @property

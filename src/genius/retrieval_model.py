@@ -53,7 +53,10 @@ class RetrievalModel(Protocol):
         """The decoder, or None; `lookup` works without."""
 
     def codebooks(self) -> list[NDArray[np.float32]]:
-        """The code vectors of each level, (sizes[level], dim)."""
+        """The code vectors of each level, (sizes[level], dim).
+
+        After level 0 they may be those of each modality, (sizes[0], sizes[level], dim).
+        """
 
     def embed_items(self, images: Sequence[Image | None], texts: Sequence[str | None]) -> Parts:
         """Image and text embeddings of items."""

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from genius.decode.init import fresh_decoder
+from genius.decode.shape import DecoderShape
 from genius.decode.targets import (
     SoftTargetOptions,
     SoftTargets,
@@ -137,3 +139,29 @@ def test_temperatures_follow_the_distances_the_perplexity_or_one_value() -> None
     for target in targets:
         entropy = -(target * target.clamp(min=1e-30).log()).sum(1).mean()
         assert float(entropy.exp()) == pytest.approx(6, rel=0.01)
+
+
+@pytest.mark.parametrize("options", [{}, {"lookup_share": 0.3, "toward_query": 0.2}, {"perplexity": 3.0}])
+def test_codebooks_by_modality_give_each_item_the_targets_of_its_own(options: dict[str, float]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    first = torch.randn(3, 6, generator=generator)
+    others = [torch.randn(3, 5, 6, generator=generator) for _ in range(2)]
+    z_query, z = torch.randn(2, 30, 6, generator=generator)
+    codes = torch.randint(5, (30, 3), generator=generator)
+    codes[:, 0] = torch.arange(30) % 3
+    values = SoftTargetOptions(**options)
+    temperatures = temperatures_of(z, codes, [first, *others], values)
+    found = SoftTargets([first, *others], temperatures, values)(z_query, z, codes)
+    for kind in range(3):
+        rows, own = codes[:, 0] == kind, [first, *(book[kind] for book in others)]
+        expected = SoftTargets(own, temperatures, values)(z_query[rows], z[rows], codes[rows])
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours[rows], theirs)
+
+
+def test_a_decoder_starts_from_codebooks_by_modality() -> None:
+    shape = DecoderShape(6, (3, 5), layers=1, width=8, heads=2, head_width=4, feed_forward=8, prefix=2)
+    books = [torch.randn(3, 6), torch.randn(3, 5, 6)]
+    decoder = fresh_decoder(shape, books, seed=0)
+    mean = fresh_decoder(shape, [books[0], books[1].mean(0)], seed=0)
+    assert torch.equal(decoder.embedding.weight, mean.embedding.weight)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from genius import Engine, Item, Query
 from genius.errors import BadInput, IndexMismatch
+from genius.model_toml import read_model_toml
 
 DIM = 24
 
@@ -89,6 +91,48 @@ def test_the_command_says_what_takes_long(tmp_path: Path, capsys: pytest.Capture
         engine.add(items(vectors(300)))
         report_fit(engine)
     assert "learning codes from items: 300" in capsys.readouterr().err
+
+
+def of_two_kinds(count: int, seed: int = 0) -> tuple[list[Item], np.ndarray]:
+    """Pictures and texts, alternately, and their vectors: each kind differs in directions of its own."""
+    noise = np.random.default_rng(seed)
+    spread = np.full((2, DIM), 0.1)
+    spread[0, :12], spread[1, 10:] = 1.0, 1.0
+    points = noise.standard_normal((count, DIM)) * spread[np.arange(count) % 2]
+    points = (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32)
+    dot = Image.new("RGB", (8, 8))
+    return [
+        Item(f"item {n}", image=dot if n % 2 else None, text=None if n % 2 else "a text", vector=point)
+        for n, point in enumerate(points)
+    ], points
+
+
+def test_kinds_of_items_get_codebooks_of_their_own(tmp_path: Path) -> None:
+    from genius.store.check import check
+    from genius.store.exporting import export_lines
+    from genius.store.importing import import_file
+
+    every, points = of_two_kinds(4400)
+    queries = [Query(vector=point, want="text") for point in of_two_kinds(24, seed=1)[1][::2]]
+    texts = np.where(np.arange(4400)[:, None] % 2, 0, points)  # a picture is as far as can be
+    with Engine.create(tmp_path / "index", encoder="vectors", dim=DIM) as engine:
+        engine.add(every, fit="never")
+        result = engine.fit(item_bytes=4)
+        table = read_model_toml(Path(engine.index.model_source))["quantizer"]
+        assert table["codebooks"] == "modality"
+        assert engine.stats()["fit"]["distortion_now"] == pytest.approx(result.distortion, rel=0.2)
+        for query in queries:
+            assert query.vector is not None
+            assert [hit.id for hit in engine.search(query, k=5)] == exact(texts, query.vector, 5)
+        before = engine.search_batch(queries, k=10, rerank="codes")
+        (tmp_path / "file.jsonl").write_bytes(b"".join(export_lines(engine.index)))
+        engine.add(of_two_kinds(4402)[0][-2:], fit="never")  # coded by what was fitted
+    assert check(tmp_path / "index").clean
+    assert import_file(tmp_path / "file.jsonl", tmp_path / "other") == 4400
+    with Engine.open(tmp_path / "other") as other:
+        assert [[hit.id for hit in own] for own in other.search_batch(queries, k=10, rerank="codes")] == [
+            [hit.id for hit in own] for own in before
+        ]
 
 
 @pytest.mark.parametrize("form", ["jsonl", "tar"])

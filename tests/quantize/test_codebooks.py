@@ -158,6 +158,7 @@ def test_refinement_leaves_the_modality_alone(way):
 
 def test_code_vectors_from_counts_of_pairs_are_those_from_residuals(monkeypatch):
     monkeypatch.setattr(refinement, "PREFIX_WEIGHT", 0.0)
+    monkeypatch.setattr(refinement, "RIDGE", 0.0)
     z, modality = clustered()
     vectors = []
     for fit in (
@@ -220,3 +221,16 @@ def test_a_centre_without_members_splits_the_largest_cluster():
     split_largest(centres, torch.tensor([2, 7, 0]), torch.Generator().manual_seed(0))
     assert centres[2].norm() != 4
     torch.testing.assert_close(centres[2] / centres[2].norm(), centres[1] / 4)
+
+
+def test_code_vectors_stay_short_where_codes_have_many_members(monkeypatch):
+    assert [refinement._ridge(members) for members in (1, 8, 12, 16, 500)] == [0.0, 0.0, 0.5, 1.0, 1.0]
+    z, modality = clustered(1200)
+    norms = []
+    for ridge in (0.0, 4.0):
+        monkeypatch.setattr(refinement, "RIDGE", ridge)
+        quantizer = ResidualQuantizer(8, (3, 16, 16))
+        codes = init_codebooks(quantizer, z, modality, generator())
+        refinement._fit_ordered(quantizer, z, codes, torch.ones(len(z)), 10, 1.0)
+        norms.append(float(quantizer.vectors[3:].norm(dim=1).mean()))
+    assert norms[1] < norms[0]

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,7 +9,7 @@ from genius.quantize.fit import (
     bytes_of,
     fit_quantizer,
     fitted_sizes,
-    item_metric,
+    own_modalities,
     refinement_rounds,
     sample_rows,
 )
@@ -47,11 +49,13 @@ def test_codes_have_the_bytes_asked_for_and_start_with_the_modality():
 def test_more_bytes_and_more_rounds_lower_the_error():
     x, modality = collection()
     by_bytes = [
-        error(fit_quantizer(x, modality, FitOptions(item_bytes=b, rounds=2)), x, modality) for b in (3, 6, 9)
+        error(fit_quantizer(x, modality, FitOptions(item_bytes=b, rounds=2, neighbours=False)), x, modality)
+        for b in (3, 6, 9)
     ]
     assert by_bytes == sorted(by_bytes, reverse=True)
     by_rounds = [
-        error(fit_quantizer(x, modality, FitOptions(item_bytes=6, rounds=r)), x, modality) for r in (0, 3)
+        error(fit_quantizer(x, modality, FitOptions(item_bytes=6, rounds=r, neighbours=False)), x, modality)
+        for r in (0, 3)
     ]
     assert by_rounds[1] < 0.95 * by_rounds[0]
 
@@ -102,35 +106,68 @@ def test_sizes_grow_with_the_collection():
     assert [bytes_of(fitted_sizes(10_000, number)) for number in (2, 15, 16)] == [2, 15, 16]
 
 
-def test_distances_count_more_where_items_differ_more():
-    """Of two errors of one length, the one in the direction of the larger variance is avoided."""
-    rng = torch.Generator().manual_seed(0)
-    spread = torch.tensor([3.0] * 4 + [0.3] * 12)
-    x = torch.nn.functional.normalize(torch.randn(3000, 16, generator=rng) * spread, dim=1)
-    modality = torch.zeros(3000, dtype=torch.long)
-
-    def errors(power: float) -> tuple[float, float]:
-        quantizer = fit_quantizer(x, modality, FitOptions(item_bytes=3, rounds=4, metric_power=power))
-        left = x - quantizer.decode(quantizer.encode(x, modality))
-        return float(left[:, :4].square().sum()), float(left[:, 4:].square().sum())
-
-    (wide, narrow), (plain_wide, plain_narrow) = errors(0.5), errors(0.0)
-    assert wide < 0.9 * plain_wide
-    assert narrow > plain_narrow
+def gathered(counts: tuple[int, int, int], seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Embeddings of so many items of each modality; each modality differs in directions of its own."""
+    generator = torch.Generator().manual_seed(seed)
+    parts = []
+    for kind, count in enumerate(counts):
+        spread = torch.full((DIM,), 0.05)
+        spread[5 * kind : 5 * kind + 6] = 1.0
+        parts.append(torch.randn(count, DIM, generator=generator) * spread)
+    return torch.cat(parts), torch.repeat_interleave(torch.arange(3), torch.tensor(counts))
 
 
-def test_the_metric_is_undone_by_its_inverse():
-    x, modality = collection(500)
+def test_codebooks_of_their_own_reconstruct_better_at_the_same_bytes():
+    x, modality = gathered((2300, 0, 2100))
+    own, common = (
+        fit_quantizer(x, modality, FitOptions(item_bytes=3, rounds=4, by_modality=each))
+        for each in (True, False)
+    )
+    assert own.residual.by_modality and not common.residual.by_modality
+    assert own.sizes == common.sizes
+    assert error(own, x, modality) < 0.8 * error(common, x, modality)
+
+
+def test_a_modality_is_coded_as_if_it_were_the_whole_collection():
+    x, modality = gathered((2200, 2100, 2300))
+    options = FitOptions(item_bytes=3, rounds=2, neighbours=False)
+    every = fit_quantizer(x, modality, options)
     z = torch.nn.functional.normalize(x, dim=1)
-    metric, inverse = item_metric(z, modality, 0.5)
-    assert torch.allclose(metric @ inverse, torch.eye(z.shape[1]), atol=1e-4)
-    assert torch.equal(item_metric(z[:1], modality[:1], 0.5)[0], torch.eye(z.shape[1]))  # one item: no spread
+    for kind in range(3):
+        rows = modality == kind
+        alone = fit_quantizer(x[rows], modality[rows], options)
+        assert not alone.residual.by_modality
+        codes = every.encode(z[rows], modality[rows])
+        assert torch.equal(codes, alone.encode(z[rows], modality[rows]))
+        assert torch.allclose(every.decode(codes), alone.decode(codes))
+
+
+def test_modalities_with_few_items_use_codebooks_of_all_items():
+    x, modality = gathered((2200, 40, 0))
+    options = FitOptions(item_bytes=3, rounds=2, neighbours=False)
+    quantizer = fit_quantizer(x, modality, options)
+    common = fit_quantizer(x, modality, replace(options, by_modality=False))
+    books, of_all = quantizer.residual.codebook(1), common.residual.codebook(1)
+    assert torch.equal(books[1], of_all)
+    assert not torch.equal(books[0], of_all)
+    assert torch.equal(books[2], books[0])  # for pairs that may come
+    z = torch.nn.functional.normalize(x, dim=1)
+    assert torch.allclose(quantizer.residual.codebook(0)[2], z.mean(0), atol=1e-6)
+
+
+def test_who_gets_codebooks_of_its_own():
+    def of(*counts: int) -> list[int]:
+        return own_modalities(torch.repeat_interleave(torch.arange(3), torch.tensor(counts)), 16)
+
+    assert of(128, 200, 127) == [1, 0]  # eight items a code, the most common first
+    assert of(0, 500, 0) == []  # one modality: the codebooks are those of the collection
+    assert of(90, 90, 90) == []
 
 
 def test_codes_follow_the_code_vectors_when_these_change(tmp_path):
     x, modality = collection(600)
     z = torch.nn.functional.normalize(x, dim=1)
-    quantizer = fit_quantizer(x, modality, FitOptions(item_bytes=4, rounds=1))
+    quantizer = fit_quantizer(x, modality, FitOptions(item_bytes=4, rounds=1, neighbours=False))
     before = quantizer.encode(z, modality)
     table = save_quantizer(quantizer, tmp_path)
     assert torch.equal(load_quantizer(tmp_path, table).encode(z, modality), before)

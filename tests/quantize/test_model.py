@@ -13,6 +13,8 @@ def drawn(**options) -> Quantizer:
     quantizer = Quantizer(8, code_sizes(4, 16), fusion="small", **options).eval()
     for tensor in (*quantizer.parameters(), quantizer.residual.vectors):
         torch.nn.init.normal_(tensor, std=0.2)
+    if quantizer.residual.encoding is not None:
+        quantizer.residual.encoding.copy_(quantizer.residual.vectors.flip(0))
     return quantizer
 
 
@@ -25,7 +27,15 @@ def arrays(n: int = 30):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"modality": "classifier"}, {"shared_codebooks": True, "encode_beam": 3}]
+    "options",
+    [
+        {},
+        {"modality": "classifier"},
+        {"shared_codebooks": True, "encode_beam": 3},
+        {"codebooks": "modality", "encode_beam": 3},
+        {"codebooks": "modality", "encoding": True},
+        {"weighted": True},  # an older fit
+    ],
 )
 def test_saved_and_loaded_it_gives_the_same(tmp_path, options):
     quantizer = drawn(**options)
@@ -35,6 +45,7 @@ def test_saved_and_loaded_it_gives_the_same(tmp_path, options):
     z = quantizer.z_of(image, text)
     np.testing.assert_array_equal(again.z_of(image, text), z)
     np.testing.assert_array_equal(again.codes_of(z, modality), quantizer.codes_of(z, modality))
+    assert again.shape() == table
     assert not again.training
     assert not any(p.requires_grad for p in again.parameters())
 
@@ -63,3 +74,11 @@ def test_what_does_not_fit_is_refused(tmp_path):
         load_quantizer(tmp_path, {**table, "modality": "classifier"})
     with pytest.raises(ModelMismatch, match="widht"):
         load_quantizer(tmp_path, {**table, "widht": 3})
+
+
+def test_codebooks_by_modality_are_named_in_the_table_and_others_are_not(tmp_path):
+    assert drawn(codebooks="modality").shape()["codebooks"] == "modality"
+    table = save_quantizer(drawn(), tmp_path)
+    assert "codebooks" not in table  # as in older folders
+    with pytest.raises(ModelMismatch, match=r"residual\.vectors"):
+        load_quantizer(tmp_path, {**table, "codebooks": "modality"})

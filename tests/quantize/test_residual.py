@@ -141,3 +141,39 @@ def test_sizes_and_refusals():
 
 def test_no_vectors_no_codes():
     assert drawn().encode(torch.empty(0, 12), torch.empty(0, dtype=torch.long)).shape == (0, 4)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_codebooks_by_modality_are_quantizers_of_their_own(beam):
+    quantizer = drawn(codebooks="modality")
+    z, modality = unit(900), torch.arange(900) % 3
+    codes = quantizer.encode(z, modality, beam)
+    assert torch.equal(codes[:, 0], modality)
+    for kind in range(3):
+        rows, own = modality == kind, quantizer.of_modality(kind)
+        assert not own.by_modality
+        assert torch.equal(own.encode(z[rows], modality[rows], beam), codes[rows])
+        assert torch.equal(own.decode(codes[rows]), quantizer.decode(codes[rows]))
+        assert torch.equal(own.partial_sums(codes[rows]), quantizer.partial_sums(codes[rows]))
+    first, *others = quantizer.codebooks()
+    assert first.shape == (3, 12)
+    assert [book.shape for book in others] == [(3, 16, 12)] * 3
+    assert len(quantizer.rows(codes).unique()) <= len(quantizer.vectors) == 3 + 3 * 48
+
+
+def test_codebooks_of_a_modality_can_be_set():
+    quantizer, other = drawn(codebooks="modality"), drawn(seed=5)
+    before = quantizer.vectors.clone()
+    quantizer.set_modality(1, other)
+    assert torch.equal(quantizer.of_modality(1).vectors[3:], other.vectors[3:])
+    assert torch.equal(quantizer.codebook(0)[1], other.codebook(0)[1])
+    assert int((quantizer.vectors != before).any(1).sum()) == 1 + 48
+
+
+def test_codebooks_by_modality_need_to_be_told_the_modality():
+    with pytest.raises(BadInput, match="assigned"):
+        drawn(codebooks="modality", modality="nearest")
+    with pytest.raises(BadInput, match="shared"):
+        drawn(codebooks="modality", shared=True)
+    with pytest.raises(BadInput, match="common, modality"):
+        drawn(codebooks="own")

@@ -221,6 +221,31 @@ def test_filters_equal_a_smaller_pool(search: Any) -> None:
     assert np.array_equal(pool.trie.rows(found.positions), smaller.rows(expected.positions))
 
 
+@settings(max_examples=60, deadline=None)
+@given(SEARCHES)
+def test_kernel_and_numpy_agree_for_codebooks_by_modality(library: Any, search: Any) -> None:
+    """Candidates in every bit, by the tables of each modality; its margin is that of its own items."""
+    name, items, seed, beam, leaves, limit, share, _ = search
+    pool = Pool(SIZES[name], items, seed)
+    allowed, _, _ = limits(pool, share, False)
+    of_each = [pool.rng.normal(size=(pool.sizes[0], *book.shape)).astype(np.float32) for book in pool.books]
+    several = Codebooks([pool.books[0], *of_each[1:]])
+    for modality, own in enumerate(several.own):
+        books = CellCodebooks(own)
+        numpy, compiled = Cells(pool.trie, books), Cells(pool.trie, books)
+        wanted = np.arange(pool.sizes[0]) == modality
+        options = {"leaves": leaves, "limit": limit, "modalities": wanted, "allowed": allowed}
+        expected = cell_candidates(pool.trie, numpy, pool.z, beam, **options)
+        found = CompiledCells(library, compiled).candidates(pool.trie, pool.z, beam, **options)
+        assert np.array_equal(found.positions, expected.positions)
+        rows = np.flatnonzero(pool.codes[:, 0] == modality)
+        assert set(pool.trie.rows(found.positions).tolist()) <= set(rows.tolist())
+        if len(rows):
+            alone = Cells(Trie.build(pool.codes[rows], pool.sizes), books)
+            assert numpy.nearest == alone.nearest
+            assert numpy.distance == pytest.approx(alone.distance, abs=1e-6)
+
+
 def test_whole_numbers_are_close_to_the_cosine() -> None:
     pool = Pool(SIZES["mini"], 3000, 0)
     found = cell_candidates(pool.trie, pool.cells, pool.z, 3000, leaves=3000, limit=3000)

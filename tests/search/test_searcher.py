@@ -28,24 +28,31 @@ METHODS = ["generate", "lookup", "both"]
 
 
 class World:
-    """A small pool, a model for it, and the score of every item for every query by each formula."""
+    """A small pool, a model for it, and the score of every item for every query by each formula.
 
-    def __init__(self) -> None:
+    Its codebooks are common to all modalities, or there are some for each modality.
+    """
+
+    def __init__(self, codebooks: str = "common") -> None:
         rng = np.random.default_rng(0)
         self.codes = (rng.random((ITEMS, len(SIZES))) ** 2 * SIZES).astype(np.int64)
         self.codes[7] = self.codes[3]  # two items with the same codes
-        self.books = books = [rng.normal(size=(size, DIM)).astype(np.float32) for size in SIZES]
+        of_each = [rng.normal(size=(3, size, DIM)).astype(np.float32) for size in SIZES]
+        common = [book[0] for book in of_each]
+        self.books = common if codebooks == "common" else [common[0], *of_each[1:]]
         self.z = rng.normal(size=(4, DIM)).astype(np.float32)
         self.vectors = rng.normal(size=(ITEMS, 20)).astype(np.float16)
         self.phi = rng.normal(size=(4, 20)).astype(np.float32)
         shape = DecoderShape(DIM, SIZES, layers=2, width=16, heads=2, head_width=8, feed_forward=32, prefix=4)
         decoder = Decoder(shape).eval()
         initialise(decoder, torch.Generator().manual_seed(0))
-        self.searcher = Searcher(books, decoder)
+        self.searcher = Searcher(self.books, decoder)
         self.trie = Trie.build(self.codes, SIZES)
         every = torch.from_numpy(self.codes).expand(4, -1, -1)
         self.decoded = decoder.score_codes(torch.from_numpy(self.z), every).sum(-1).numpy()
-        quantized = np.stack([book[self.codes[:, level]] for level, book in enumerate(books)]).sum(0)
+        quantized = np.zeros((ITEMS, DIM), np.float32)
+        for book, code in zip(self.books, self.codes.T, strict=True):
+            quantized += book[code] if book.ndim == 2 else book[self.codes[:, 0], code]
         self.similar = self.z @ quantized.T
         self.cosine = self.similar / np.linalg.norm(quantized, axis=1)
         self.exact = self.phi @ self.vectors.astype(np.float32).T
@@ -68,9 +75,9 @@ class World:
         )
 
 
-@pytest.fixture(scope="module")
-def world() -> World:
-    return World()
+@pytest.fixture(scope="module", params=["common", "modality"])
+def world(request: pytest.FixtureRequest) -> World:
+    return World(request.param)
 
 
 def assert_best(found: list[RankedItems], scores: NDArray[Any], codes: NDArray[Any], k: int) -> None:
@@ -164,7 +171,7 @@ def test_only_the_vectors_of_found_items_are_read(world: World) -> None:
 
     options = SearchOptions("lookup", "vectors", beam=5, k=3, leaves=40, reranked=12)
     found = world.searcher.search([TrieSegment(world.trie)], world.z, options, phi=world.phi, fetch=fetch)
-    assert len(read) <= 4 * 12
+    assert len(read) <= 4 * 12 * max(1, len(world.searcher.own))  # so many of each modality
     assert set(np.concatenate([answer.rows for answer in found]).tolist()) <= set(read)
     pool = [TrieSegment(world.trie)]
     whole = world.searcher.search(pool, world.z, options, phi=world.phi, fetch=world.vectors)

@@ -57,9 +57,11 @@ def init_from_codebooks(
 
     Each level's codebook (sizes[level], dim), L2-normalised, goes through one random matrix; the entries of
     a row have the size `scale`. T5's own start is 1; the released factor of 100 on a matrix that is
-    uniform in +-768^-0.5 comes to 2.1.
+    uniform in +-768^-0.5 comes to 2.1. Of codebooks by modality (modalities, sizes[level], dim), a code has
+    one embedding for all modalities, from the mean of its vectors.
     """
     shape = decoder.shape
+    codebooks = [book.mean(0) if book.ndim == 3 else book for book in codebooks]
     found = tuple(tuple(book.shape) for book in codebooks)
     if found != tuple((size, shape.dim) for size in shape.sizes):
         raise BadInput(f"codebooks of shapes {found} for a decoder of width {shape.dim}, sizes {shape.sizes}")

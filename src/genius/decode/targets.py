@@ -48,12 +48,12 @@ class SoftTargets:
         values: SoftTargetOptions,
         first_level: int = 1,
     ) -> None:
-        """`codebooks` (sizes[level], dim) per level; `temperatures` from `temperatures_of`.
+        """`codebooks` (sizes[level], dim) per level, or those of each modality.
 
-        Levels before `first_level` stay hard; it is 0 for a quantizer without a modality level.
+        `temperatures` come from `temperatures_of`. Levels before `first_level` stay hard; it is 0 for a
+        quantizer without a modality level.
         """
         self.codebooks = [book.detach().float() for book in codebooks]
-        self.lengths = [book.square().sum(1) for book in self.codebooks]  # |e_k|^2
         self.temperatures = list(temperatures)
         self.values, self.first_level = values, first_level
 
@@ -67,11 +67,12 @@ class SoftTargets:
             targets = []
             left = list(residuals(anchor, codes, self.codebooks))
             for level in range(self.first_level, len(self.codebooks)):
-                residual, book = left[level], self.codebooks[level]
-                closeness = 2 * residual @ book.T - self.lengths[level]  # -|r - e_k|^2 + |r|^2
+                book = self.codebooks[level]
+                closeness = _closeness(left[level], book, codes)
                 target = F.softmax(closeness / self.temperatures[level], dim=1)
                 if values.lookup_share:
-                    lookup = F.softmax(z_query @ book.T / values.lookup_temperature, dim=1)
+                    similarity = _of_modality(z_query @ book.mT, codes)
+                    lookup = F.softmax(similarity / values.lookup_temperature, dim=1)
                     target = torch.lerp(target, lookup, values.lookup_share)
                 targets.append(target)
         return targets
@@ -116,8 +117,21 @@ def residuals(z: Tensor, codes: Tensor, codebooks: Sequence[Tensor]) -> Iterator
     """The residuals of `z` (n, dim) before each level, and last the one after all levels."""
     yield z
     for level, book in enumerate(codebooks):
-        z = z - book[codes[:, level].long()]
+        code = codes[:, level].long()
+        z = z - (book[code] if book.ndim == 2 else book[codes[:, 0].long(), code])
         yield z
+
+
+def _closeness(residual: Tensor, book: Tensor, codes: Tensor) -> Tensor:
+    """-|r - e_k|^2 + |r|^2 for each code vector of a level, (n, codes); `codes` (n, levels) of the items."""
+    return _of_modality(2 * residual @ book.mT - book.square().sum(-1)[..., None, :], codes)
+
+
+def _of_modality(values: Tensor, codes: Tensor) -> Tensor:
+    """Of values (modalities, n, codes) those of the items' modality; (n, codes) as they are."""
+    if values.ndim == 2:
+        return values
+    return values[codes[:, 0].long(), torch.arange(values.shape[1], device=values.device)]
 
 
 def mean_nearest(z: Tensor, codes: Tensor, codebooks: Sequence[Tensor], rows: int = 65536) -> list[float]:
@@ -136,7 +150,7 @@ def temperatures_of(
         return [max(values.softness * distance, 1e-8) for distance in mean_nearest(z, codes, codebooks)]
     *left, _ = residuals(z[:rows].float(), codes[:rows], codebooks)
     return [
-        _temperature(2 * r @ book.float().T - book.float().square().sum(1), values.perplexity)
+        _temperature(_closeness(r, book.float(), codes[:rows]), values.perplexity)
         for r, book in zip(left, codebooks, strict=True)
     ]
 

@@ -110,7 +110,7 @@ class CodeSearch(System):
             "decoder": "" if decoder is None else fingerprint_tensors(decoder.state_dict()),
             **({"precision": precision} if precision != "float32" else {}),
         }
-        self._sizes = [len(book) for book in codebooks]
+        self._sizes = [book.shape[-2] for book in codebooks]
         self._searcher = Searcher(codebooks, decoder, device, precision)
         self._segments: list[TrieSegment] = []
         self._vectors: NDArray[np.float16] | None = None

@@ -17,7 +17,8 @@ from genius.store.index import Index
 
 FIRST_FIT = 1000  # items from which codes are worth having; with fewer, comparing all vectors is as fast
 GROWTH = 4  # times as many items as at the last fit: more codes a level, or other ones, are worth it
-DRIFT = 1.25  # times the distortion of the last fit
+DRIFT = 1.25  # times the distortion of the last fit,
+LEAST_DRIFT = 0.005  # and by so much: small collections are coded nearly exactly
 SAMPLE = 512  # items that the distortion is measured on
 
 
@@ -78,7 +79,7 @@ def _due(count: int, codes: bool, items: int, distortion: float, now: float | No
         return f"{count} items and no codes yet" if count >= FIRST_FIT else None
     if items and count >= GROWTH * items:
         return f"{count} items, where the codes were fitted to {items}"
-    if now is not None and count >= FIRST_FIT and now > DRIFT * distortion:
+    if now is not None and count >= FIRST_FIT and now > max(DRIFT * distortion, distortion + LEAST_DRIFT):
         return f"the collection has moved: its codes are off by {now:.3f}, {distortion:.3f} at the last fit"
     return None
 
@@ -93,11 +94,14 @@ def _distortion(index: Index) -> float | None:
         table = load_file(Path(index.model_source) / QUANTIZER)["residual.vectors"]
     except (OSError, SafetensorError, KeyError):
         return None
-    starts = np.cumsum([0, *index.settings["sizes"][:-1]])
+    sizes = index.settings["sizes"]
     some = index.truth.some_rows(SAMPLE)
     records = index.truth.records(some.tolist())
     vectors = index.truth.vectors(some, index.dim).astype(np.float32)
     codes = np.stack([records[row].codes for row in some.tolist()]).astype(np.int64)
-    sums = table[codes + starts].sum(axis=1)
+    places = codes + np.cumsum([0, *sizes[:-1]])
+    if len(table) > sum(sizes):  # each modality has codebooks of its own
+        places[:, 1:] += codes[:, :1] * sum(sizes[1:])
+    sums = table[places].sum(axis=1)
     lengths = np.linalg.norm(sums, axis=1) * np.linalg.norm(vectors, axis=1)
     return round(float(1 - ((sums * vectors).sum(axis=1) / np.maximum(lengths, 1e-12)).mean()), 6)

@@ -2,9 +2,9 @@
 
 Level 0 is the mean of each modality, so a gap between the modalities is taken out before the first code. The
 levels after it are k-means of the residuals, refined together (`genius.quantize.refine`). Items are encoded
-with a beam. Distances count more in directions in which items differ more: queries differ there, too, so an
-error there changes the order of the items more. Fitting works on a sample, so its memory and time do not grow
-with the collection; encoding reads the items in chunks.
+with a beam. Modalities that have enough items get codebooks of their own, fitted to these items alone: images
+and texts differ in other directions, and level 0 says already whose codebooks a code belongs to. Fitting
+works on a sample, so its memory and time do not grow with the collection; encoding reads items in chunks.
 """
 
 from __future__ import annotations
@@ -19,21 +19,26 @@ from torch.nn import functional as F
 from genius.errors import BadInput
 from genius.quantize.codebooks import init_codebooks
 from genius.quantize.model import Quantizer
+from genius.quantize.neighbours import keep_neighbours
 from genius.quantize.refine import refine
 from genius.quantize.residual import MODALITIES, ResidualQuantizer
 from genius.seeding import generator_for
 
 MAX_CODES = 256  # a code is a byte
 MIN_CODES = 16
-ITEMS_PER_SEED = 64  # vectors for each code that k-means and the first rounds of refinement look at
+ITEMS_PER_SEED = 64  # vectors for each code that k-means and the first rounds of refinement look at,
+LEAST_PER_SEED = 24  # of all modalities together, but of each no fewer than these
 KMEANS_ROUNDS = 6
 LAST_ROUNDS = 2  # of refinement, on the whole sample
 LEAST_ROUNDS, MOST_ROUNDS = 10, 40  # of refinement
 ITEM_ROUNDS = 660_000  # a smaller sample can be looked at more often in the same time
 ITEMS_PER_ROUND = 200  # a thousand items are told apart after few rounds
-LEAST_VARIANCE = 1e-4  # of the largest: directions with less count as much
+MOST_TUNED = 20_000  # items in a sample whose neighbours are kept; looking for them takes the square of it
 MODALITY_BITS = 2
 ITEMS_PER_CODE = 4  # vectors of the sample for each code of a level; fewer, and codes fit single vectors
+OWN_ITEMS_PER_CODE = (
+    8  # the same for a modality with codebooks of its own: later items should find codes, too
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,8 @@ class FitOptions:
     sample: int = 65_536  # embeddings that the codebooks are fitted to, at most
     rounds: int | None = None  # of refinement, which take most of the time; None: by the sample's size
     code_beam: int = 8
-    metric_power: float = 0.15  # of the items' covariance; 0: all directions count alike
+    by_modality: bool = True  # modalities with enough items get codebooks of their own
+    neighbours: bool = True  # code vectors keep the order of neighbours, in collections of some thousands
     seed: int = 0
 
 
@@ -77,14 +83,72 @@ def fit_quantizer(embeddings: Tensor, modality: Tensor, options: FitOptions = Fi
     z, modality = F.normalize(embeddings[rows].float(), dim=1), modality[rows]
     if not bool(z.isfinite().all()):
         raise BadInput("NaN or Inf among the embeddings: mend or leave out those items")
-    metric, inverse = item_metric(z, modality, options.metric_power)
-    z = z @ metric
     sizes = fitted_sizes(len(z), options.item_bytes)
+    own = own_modalities(modality, max(sizes)) if options.by_modality else []
+    tuned = options.neighbours and ITEMS_PER_CODE * max(sizes) <= len(z) <= MOST_TUNED
+    quantizer = Quantizer(
+        z.shape[1],
+        sizes,
+        fusion="sum",
+        codebooks="modality" if own else "common",
+        encoding=tuned,
+        encode_beam=options.code_beam,
+    ).to(z.device)
+    if own:
+        _fit_modalities(quantizer.residual, z, modality, own, options)
+    else:
+        quantizer.residual.vectors.copy_(_fit(z, modality, sizes, len(z), options).vectors)
+    if quantizer.residual.encoding is not None:
+        quantizer.residual.encoding.copy_(quantizer.residual.vectors)
+        codes = quantizer.encode(z, modality)
+        keep_neighbours(quantizer.residual, z, codes, generator_for(z.device, options.seed, "neighbours"))
+    return quantizer.eval().requires_grad_(False)
+
+
+def own_modalities(modality: Tensor, codes: int) -> list[int]:
+    """Modalities that get codebooks of their own, the most common first; none if there is one modality only.
+
+    They have some items for each of the `codes` of a level: codebooks of fewer items know these by heart, and
+    items that come later are coded worse by them than by codebooks of all items.
+    """
+    counts = torch.bincount(modality, minlength=MODALITIES)
+    common = counts.argsort(descending=True, stable=True).tolist()
+    enough = [kind for kind in common if counts[kind] >= codes * OWN_ITEMS_PER_CODE]
+    return enough if int((counts > 0).sum()) > 1 else []
+
+
+def _fit_modalities(
+    codebooks: ResidualQuantizer, z: Tensor, modality: Tensor, own: Sequence[int], options: FitOptions
+) -> None:
+    """Fit codebooks to each of the modalities `own`.
+
+    Others that have some items get codebooks fitted to all items; those that have none, for items that will
+    come, the codebooks of the most common modality, around the mean of all items.
+    """
+    counts = torch.bincount(modality, minlength=MODALITIES)
+    fitted = {}
+    for kind in own:
+        rows = modality == kind
+        fitted[kind] = _fit(z[rows], modality[rows], codebooks.sizes, len(z), options)
+    few = [kind for kind in range(MODALITIES) if kind not in own and counts[kind]]
+    if few:
+        fitted |= dict.fromkeys(few, _fit(z, modality, codebooks.sizes, len(z), options))
+    for kind in range(MODALITIES):
+        codebooks.set_modality(kind, fitted.get(kind, fitted[own[0]]))
+        if not counts[kind]:
+            codebooks.codebook(0)[kind] = z.mean(0)
+
+
+def _fit(
+    z: Tensor, modality: Tensor, sizes: Sequence[int], items: int, options: FitOptions
+) -> ResidualQuantizer:
+    """Common codebooks for z (n, dim) of known modality (n,), which is a part of a sample of `items`."""
     codebooks = ResidualQuantizer(z.shape[1], sizes).to(z.device)
     generator = generator_for(z.device, options.seed, "fit")
-    few = torch.randperm(len(z), generator=generator, device=z.device)[: max(sizes) * ITEMS_PER_SEED]
+    looked_at = max(sizes) * max(LEAST_PER_SEED, ITEMS_PER_SEED * len(z) // items)
+    few = torch.randperm(len(z), generator=generator, device=z.device)[:looked_at]
     init_codebooks(codebooks, z[few], modality[few], generator, KMEANS_ROUNDS, seeding="random")
-    rounds = refinement_rounds(len(z)) if options.rounds is None else options.rounds
+    rounds = refinement_rounds(items) if options.rounds is None else options.rounds
     last = min(rounds, LAST_ROUNDS) if len(few) < len(z) else 0
     for rows, some in ((few, rounds - last), (torch.arange(len(z), device=z.device), last)):
         if some:
@@ -92,29 +156,7 @@ def fit_quantizer(embeddings: Tensor, modality: Tensor, options: FitOptions = Fi
                 codebooks, z[rows], modality[rows],
                 rounds=some, beam=options.code_beam, ordered=True, seed=options.seed,
             )  # fmt: skip
-    quantizer = Quantizer(
-        z.shape[1], sizes, fusion="sum", weighted=True, encode_beam=options.code_beam
-    ).to(z.device)  # fmt: skip
-    quantizer.residual.metric = metric
-    quantizer.residual.vectors.copy_(codebooks.vectors @ inverse)
-    return quantizer.eval().requires_grad_(False)
-
-
-def item_metric(z: Tensor, modality: Tensor, power: float) -> tuple[Tensor, Tensor]:
-    """The covariance of z (n, dim) within its modalities to `power` / 2, and its inverse.
-
-    The mean variance of a direction counts as 1. Both are symmetric, (dim, dim).
-    """
-    covariance = z.new_zeros(z.shape[1], z.shape[1], dtype=torch.float64)
-    for kind in range(MODALITIES):
-        own = z[modality == kind]
-        if len(own):
-            own = own - own.mean(0)
-            covariance += (own.T @ own).double() / len(z)
-    variance, directions = torch.linalg.eigh(covariance)
-    variance = variance.clamp(min=float(variance.max()) * LEAST_VARIANCE)
-    scale = (variance / variance.mean()) ** (power / 2) if float(variance.max()) > 0 else variance + 1
-    return ((directions * scale) @ directions.T).to(z), ((directions / scale) @ directions.T).to(z)
+    return codebooks
 
 
 def refinement_rounds(items: int) -> int:

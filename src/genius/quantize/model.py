@@ -33,6 +33,8 @@ class Quantizer(nn.Module):
         fusion: str = "released",
         modality: str = "assigned",
         shared_codebooks: bool = False,
+        codebooks: str = "common",
+        encoding: bool = False,
         weighted: bool = False,
         encode_beam: int = 1,
         dropout: float = 0.0,
@@ -40,7 +42,13 @@ class Quantizer(nn.Module):
         super().__init__()
         self.fusion = Fusion(dim, fusion, dropout)
         self.residual = ResidualQuantizer(
-            dim, sizes, modality=modality, shared=shared_codebooks, weighted=weighted
+            dim,
+            sizes,
+            modality=modality,
+            shared=shared_codebooks,
+            codebooks=codebooks,
+            encoding=encoding,
+            weighted=weighted,
         )
         self.encode_beam = encode_beam
 
@@ -106,7 +114,9 @@ class Quantizer(nn.Module):
 
     def shape(self) -> dict[str, Any]:
         """The arguments that build this quantizer again, as plain values."""
-        weighted = {} if self.residual.metric is None else {"weighted": True}
+        flags = {"encoding": self.residual.encoding, "weighted": self.residual.metric}
+        more = {name: True for name, tensor in flags.items() if tensor is not None}
+        by_modality = {"codebooks": "modality"} if self.residual.by_modality else {}
         return {
             "dim": self.dim,
             "sizes": list(self.sizes),
@@ -114,7 +124,8 @@ class Quantizer(nn.Module):
             "modality": self.residual.modality,
             "shared_codebooks": self.residual.shared,
             "encode_beam": self.encode_beam,
-            **weighted,
+            **more,
+            **by_modality,
         }
 
 

@@ -10,8 +10,10 @@ from genius.quantize.codebooks import split_largest
 from genius.quantize.residual import ResidualQuantizer
 
 PREFIX_WEIGHT = 0.03  # of the error that the first levels leave, for each level but the last; the last has 1
-HARD_WEIGHT = 0.25  # exponent: items count by their error to this power
+HARD_WEIGHT = 0.5  # exponent: items count by their error to this power
 LEAST_ERROR = 0.01  # of the mean: items that are coded nearly exactly still count
+RIDGE = 1.0  # members at zero that a code vector has beside its own, at most
+FEW_MEMBERS, MANY_MEMBERS = 8, 16  # of a code on average: there are none, there are all of them
 
 
 @torch.no_grad()
@@ -35,8 +37,9 @@ def refine(
     vectors; codes without members move to the most used ones, to share their members. With `ordered`, the
     sums of the first levels are fitted too, a little: else levels lose their order after some rounds, and the
     beam no longer finds the best codes. Items with a large error then count more, as one that is far from its
-    codes is not found at all. Returns the mean squared error before each round and after the last; the best
-    state seen is kept.
+    codes is not found at all, and code vectors are kept short, so that no code is spent on a single item and
+    the errors of items differ less. Returns the mean squared error before each round and after the last; the
+    best state seen is kept.
     """
     z = z.to(quantizer.vectors)
     errors: list[float] = []
@@ -112,8 +115,14 @@ def _fit_ordered(
                 dim=1,
             )  # (codes, rows of all levels)
             size = torch.zeros_like(book[:, :1]).index_add_(0, codes[:, level], weight[:, None])
-            left = share[level] * wanted[level] - together @ quantizer.vectors
-            book += left / (share[level] * (size + anchor))
+            ridge = _ridge(len(z) / len(book)) if level >= quantizer.first_level else 0.0
+            left = share[level] * (wanted[level] - ridge * book) - together @ quantizer.vectors
+            book += left / (share[level] * (size + anchor + ridge))
+
+
+def _ridge(members: float) -> float:
+    """How many members at zero a code vector has; where codes have few members, all items are coded well."""
+    return RIDGE * min(1.0, max(0.0, (members - FEW_MEMBERS) / (MANY_MEMBERS - FEW_MEMBERS)))
 
 
 def _together(quantizer: ResidualQuantizer, codes: Tensor, weight: Tensor, level: int, other: int) -> Tensor:

@@ -1,14 +1,15 @@
 """Residual quantization: a unit vector z becomes M small integers, the first one its modality (eq. 4-6).
 
 All code vectors lie in one table, level after level, so that the products of a query with every code of every
-level, or a moving average of all codebooks, are one operation.
+level, or a moving average of all codebooks, are one operation. Where each modality has codebooks of its own,
+the levels after level 0 are there once for each modality. The code of level 0 says which of them an item
+uses, so codes take no more bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from genius.quantize.tables import BeamTables
 
 MODALITIES = 3
 MODALITY_SOURCES = ("assigned", "nearest", "classifier", "none")  # of the code of level 0
+CODEBOOKS = ("common", "modality")  # one for all items at each level, or one for each modality
 SCORES_AT_ONCE = 1 << 25  # entries of the score matrix of one chunk: bounds the memory of `encode`
 
 
@@ -35,13 +37,15 @@ class ResidualQuantizer(nn.Module):
     `modality` says where the code of level 0 comes from: `assigned` (the caller passes it), `nearest` (the
     nearest code vector, as released), `classifier` (a linear classifier; nothing is subtracted from the
     residual, supplement C.2) or `none` (there is no such level). With `shared`, all other levels use one
-    codebook (supplement, Table 6). With `weighted`, distances are |(x - y) metric|: codes are found by them,
-    everything else is as without.
+    codebook (supplement, Table 6). `codebooks` is `common`, or `modality`: all other levels have a codebook
+    for each modality. With `encoding`, codes are found by other code vectors than those that they stand for.
+    `weighted` is true of some older fits, whose files have a metric that is not used.
     """
 
     vectors: Tensor
-    row_of_level: Tensor
-    metric: Tensor | None  # (dim, dim)
+    row_of_level: Tensor  # (levels,), or by modality (modalities, levels)
+    encoding: Tensor | None  # float16, of the shape of `vectors`
+    metric: Tensor | None
 
     def __init__(
         self,
@@ -50,6 +54,8 @@ class ResidualQuantizer(nn.Module):
         *,
         modality: str = "assigned",
         shared: bool = False,
+        codebooks: str = "common",
+        encoding: bool = False,
         weighted: bool = False,
     ) -> None:
         super().__init__()
@@ -64,16 +70,27 @@ class ResidualQuantizer(nn.Module):
         first = 0 if modality == "none" else 1
         if shared and len(set(sizes[first:])) > 1:
             raise BadInput(f"sizes {sizes}: levels that share one codebook have one size")
+        if codebooks not in CODEBOOKS:
+            raise BadInput(f"unknown codebooks {codebooks!r}: choose one of {', '.join(CODEBOOKS)}")
+        self.by_modality = codebooks == "modality"
+        if self.by_modality and (modality != "assigned" or shared):
+            raise BadInput("codebooks by modality need an assigned modality and no shared codebook")
+        if encoding and modality != "assigned":
+            raise BadInput("code vectors for encoding alone need an assigned modality")
         self.dim, self.sizes, self.modality, self.shared = dim, sizes, modality, shared
         self.first_level = first  # the first level that codes content: 1, or 0 without a modality level
         starts = tuple(accumulate(sizes[:-1], initial=0))
         self.starts = tuple(min(start, starts[first]) for start in starts) if shared else starts
-        rows = self.starts[-1] + sizes[-1]
+        rows, row_of_level = self.starts[-1] + sizes[-1], torch.tensor(self.starts)
+        if self.by_modality:
+            others = rows - MODALITIES  # rows of a modality
+            shift = others * torch.arange(MODALITIES)[:, None] * (torch.arange(len(sizes)) > 0)
+            rows, row_of_level = MODALITIES * (1 + others), row_of_level + shift
         self.register_buffer("vectors", torch.zeros(rows, dim))
-        self.register_buffer("row_of_level", torch.tensor(self.starts), persistent=False)
+        self.register_buffer("row_of_level", row_of_level, persistent=False)
         self.classifier = nn.Linear(dim, MODALITIES) if modality == "classifier" else None
+        self.register_buffer("encoding", torch.zeros(rows, dim, dtype=torch.half) if encoding else None)
         self.register_buffer("metric", torch.eye(dim) if weighted else None)
-        self._by_metric: tuple[Any, ResidualQuantizer] | None = None
 
     @property
     def levels(self) -> int:
@@ -81,12 +98,29 @@ class ResidualQuantizer(nn.Module):
         return len(self.sizes)
 
     def codebook(self, level: int) -> Tensor:
-        """The code vectors of a level, (size, dim); a view."""
-        return self.vectors[self.starts[level] : self.starts[level] + self.sizes[level]]
+        """The code vectors of a level, (size, dim), or by modality (modalities, size, dim); a view."""
+        start, size = self.starts[level], self.sizes[level]
+        if self.by_modality and level:
+            start -= MODALITIES
+            own = self.vectors[MODALITIES:].view(MODALITIES, -1, self.dim)
+            return own[:, start : start + size]
+        return self.vectors[start : start + size]
 
     def codebooks(self) -> list[Tensor]:
         """The code vectors of all levels."""
         return [self.codebook(level) for level in range(self.levels)]
+
+    def of_modality(self, modality: int) -> ResidualQuantizer:
+        """A quantizer with common codebooks that are a copy of those of one modality."""
+        own = ResidualQuantizer(self.dim, self.sizes).to(self.vectors)
+        own.vectors.copy_(torch.cat([self.codebook(0), *(book[modality] for book in self.codebooks()[1:])]))
+        return own
+
+    def set_modality(self, modality: int, own: ResidualQuantizer) -> None:
+        """Take the codebooks of one modality from a quantizer with common codebooks."""
+        self.codebook(0)[modality] = own.codebook(0)[modality]
+        for level in range(1, self.levels):
+            self.codebook(level)[modality] = own.codebook(level)
 
     @torch.no_grad()
     def encode(self, z: Tensor, modality: Tensor | None = None, beam: int = 1) -> Tensor:
@@ -97,9 +131,16 @@ class ResidualQuantizer(nn.Module):
         whose sum is nearer to z.
         """
         self._check(z, modality)
-        if self.metric is not None:
-            return self._times_metric().encode(z.to(self.metric) @ self.metric, modality, beam)
+        if self.encoding is not None:
+            return self._by_encoding().encode(z, modality, beam)
         codes = torch.empty(len(z), self.levels, dtype=torch.long, device=z.device)
+        if self.by_modality and modality is not None:
+            for kind in range(MODALITIES):
+                items = (modality == kind).nonzero().squeeze(1)
+                if not len(items):
+                    continue
+                codes[items] = self.of_modality(kind).encode(z[items], modality[items], beam)
+            return codes
         chunk = max(1, SCORES_AT_ONCE // (max(self.sizes) * beam))
         tables = BeamTables(self) if beam > 1 and BeamTables.worthwhile(self, len(z)) else None
         for start in range(0, len(z), chunk):
@@ -116,9 +157,10 @@ class ResidualQuantizer(nn.Module):
 
     def decode(self, codes: Tensor) -> Tensor:
         """The quantized vectors of codes (n, levels): the sums of their code vectors, (n, dim)."""
-        total = self.codebook(0)[codes[:, 0]]
+        rows = self.rows(codes)
+        total = self.vectors[rows[:, 0]]
         for level in range(1, self.levels):
-            total = total + self.codebook(level)[codes[:, level]]
+            total = total + self.vectors[rows[:, level]]
         return total
 
     def directions(self, codes: Tensor) -> Tensor:
@@ -135,6 +177,8 @@ class ResidualQuantizer(nn.Module):
 
     def rows(self, codes: Tensor) -> Tensor:
         """Rows of the code vectors of codes (..., levels) in the table."""
+        if self.by_modality:
+            return codes + self.row_of_level[codes[..., 0]]
         return codes + self.row_of_level
 
     def level_zero(self, z: Tensor, modality: Tensor | None) -> Tensor:
@@ -148,15 +192,15 @@ class ResidualQuantizer(nn.Module):
                 return logits.argmax(1)
         return nearest(z, self.codebook(0))
 
-    def _times_metric(self) -> ResidualQuantizer:
-        """The code vectors times the metric; made again if one of them has changed."""
-        assert self.metric is not None
-        state = [(tensor.data_ptr(), tensor._version) for tensor in (self.vectors, self.metric)]
-        if self._by_metric is None or self._by_metric[0] != state:
-            other = ResidualQuantizer(self.dim, self.sizes, modality=self.modality, shared=self.shared)
-            other.vectors = self.vectors @ self.metric
-            self._by_metric = state, other
-        return self._by_metric[1]
+    def _by_encoding(self) -> ResidualQuantizer:
+        """The quantizer that finds the codes."""
+        assert self.encoding is not None
+        books = "modality" if self.by_modality else "common"
+        other = ResidualQuantizer(
+            self.dim, self.sizes, modality=self.modality, shared=self.shared, codebooks=books
+        ).to(self.vectors)
+        other.vectors.copy_(self.encoding)
+        return other
 
     def _greedy(self, z: Tensor, modality: Tensor | None) -> Tensor:
         codes = []

@@ -6,6 +6,7 @@ added to the trie first. Positions ascend in exactly that order.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +34,16 @@ class Candidates:
     def none(cls) -> Candidates:
         """No item."""
         return cls(np.zeros(0, np.int64), np.zeros(0, np.float32), 0)
+
+    @classmethod
+    def join(cls, parts: Sequence[Candidates]) -> Candidates:
+        """Those of several searches, none of which found an item of another."""
+        if not parts:
+            return cls.none()
+        positions = np.concatenate([part.positions for part in parts])
+        scores, order = np.concatenate([part.scores for part in parts]), np.argsort(positions)
+        beams, leaves = sum(part.beams for part in parts), sum(part.leaves for part in parts)
+        return cls(positions[order], scores[order], beams, leaves)
 
     def best(self, k: int) -> Candidates:
         """The `k` best, positions still ascending."""

@@ -59,6 +59,14 @@ class CellCodebooks:
         """How many cells a prefix of 1, 2, … codes has."""
         return [prod(self.sizes[level : self.depth]) for level in range(1, self.depth + 1)]
 
+    @property
+    def own_cells(self) -> slice:
+        """The cells of the items that the codebooks are for: all of them, or those of one modality."""
+        modality, part = self.codebooks.modality, self.strides[0]
+        if modality is None:
+            return slice(0, part * self.sizes[0])
+        return slice(part * modality, part * (modality + 1))
+
     @cached_property
     def prefix_inverse(self) -> list[Inverses]:
         """For 1, 2, … codes the inverse length of each sum of code vectors, in the order of the codes."""
@@ -112,7 +120,8 @@ class Cells:
             np.where(count > 0, inverse, np.uint16(0))
             for inverse, count in zip(books.prefix_inverse, per_prefix, strict=True)
         ]
-        around = float(np.square(counts, dtype=np.float64).sum()) / trie.items  # items in the cell of an item
+        own = counts[books.own_cells].astype(np.float64)
+        around = max(1.0, float(np.square(own).sum() / max(1.0, own.sum())))  # items in the cell of an item
         self.nearest, self.distance = max(NEAREST, round(NEAREST_ITEMS / around)), self._distance(trie)
         self.inverse = np.zeros(trie.items, dtype=np.uint16)  # inverse length of each item; 0: not known yet
 
@@ -122,8 +131,12 @@ class Cells:
         return round(wide * self.distance * float(UNITS * INVERSE_UNITS))
 
     def _distance(self, trie: Trie) -> float:
-        """How far items are from their own cell: 1 - cosine, the mean of some."""
-        codes = trie.codes(np.unique(np.linspace(0, trie.items - 1, MEASURED).astype(np.int64)))
+        """How far the items of these codebooks are from their own cell: 1 - cosine, the mean of some."""
+        own = self.books.own_cells
+        first, last = int(self.start[own.start]), int(self.start[own.stop])
+        if first == last:
+            return 0.0
+        codes = trie.codes(np.unique(np.linspace(first, last - 1, MEASURED).astype(np.int64)))
         books = self.books.codebooks
         parts = [books.vectors[level][codes[:, number]] for number, level in enumerate(books.levels)]
         sums, cells = np.sum(parts, axis=0), np.sum(parts[: self.books.depth], axis=0)

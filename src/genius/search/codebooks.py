@@ -4,12 +4,13 @@ The similarity of a query with an item's codes is a sum over levels,
 
     <z_q, e_0[c_0] + e_1[c_1] + …> = table_0[c_0] + table_1[c_1] + …,   table_l = codebook_l @ z_q,
 
-so one small matrix product per query gives tables that score every item, and every prefix of codes.
+so one small matrix product per query gives tables that score every item, and every prefix of codes. Where
+each modality has code vectors of its own, its items are scored by tables of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import accumulate, combinations, pairwise
 from typing import Any, NamedTuple
@@ -35,13 +36,27 @@ class PairTables(NamedTuple):
 
 
 class Codebooks:
-    """The code vectors of all levels, ready to be compared with queries."""
+    """The code vectors of all levels, ready to be compared with queries.
 
-    def __init__(self, codebooks: Sequence[NDArray[Any]]) -> None:
-        self.sizes = tuple(len(book) for book in codebooks)
-        self.vectors = np.ascontiguousarray(np.concatenate(codebooks), dtype=np.float32)  # (codes, dim)
+    A level is an array (codes, dim); levels 1, 2, … may be (modalities, codes, dim), for each code of level 0
+    its own code vectors: `own` has the codebooks of each, and only these make tables.
+    """
+
+    def __init__(self, codebooks: Sequence[NDArray[Any]], modality: int | None = None) -> None:
+        self.sizes: tuple[int, ...] = tuple(book.shape[-2] for book in codebooks)
+        self.modality = modality  # code of level 0 of the items that these are for; None: of all
+        self.own: list[Codebooks] = []
+        self.vectors: Floats  # (rows, dim)
         starts = (0, *accumulate(self.sizes))
         self.levels = [slice(a, b) for a, b in pairwise(starts)]  # rows of each level
+        self.row_of_level = np.array([starts[:-1]])  # (1, levels), or by modality (modalities, levels)
+        first, *others = codebooks
+        if codebooks[-1].ndim == 3:
+            self.own = [Codebooks([first, *(book[m] for book in others)], m) for m in range(len(first))]
+            shift = np.arange(len(first)) * (starts[-1] - len(first))
+            self.row_of_level = self.row_of_level + shift[:, None] * (np.arange(len(self.sizes)) > 0)
+            codebooks = [first, *(own.vectors[len(first) :] for own in self.own)]
+        self.vectors = np.ascontiguousarray(np.concatenate(codebooks), dtype=np.float32)
 
     @property
     def dim(self) -> int:
@@ -50,6 +65,7 @@ class Codebooks:
 
     def tables(self, z: NDArray[Any]) -> list[list[Floats]]:
         """For each query of `z` (batch, dim), the similarity with each code, one array per level."""
+        assert not self.own
         if z.ndim != 2 or z.shape[1] != self.dim:
             raise BadInput(
                 f"queries of shape {z.shape} for codes of width {self.dim}: encode with this model"
@@ -59,6 +75,8 @@ class Codebooks:
 
     def similarity(self, z: Floats, codes: NDArray[np.uint16]) -> Floats:
         """<z, sum of code vectors> of one query `z` (dim,) with items of these codes (n, levels)."""
+        if self.own:
+            return self._by_modality(codes, lambda own, some: own.similarity(z, some))
         rows = self._rows(codes)
         if rows.size < len(self.vectors):  # few items: read their code vectors only
             products = np.vecdot(self.vectors.take(rows.ravel(), axis=0), z)  # equal codes, equal scores
@@ -78,6 +96,8 @@ class Codebooks:
 
     def lengths(self, codes: NDArray[np.uint16]) -> Floats:
         """Length of the sum of code vectors of each item, (n,); it follows from the codes alone."""
+        if self.own:
+            return self._by_modality(codes, Codebooks.lengths)
         if len(self.vectors) > GRAM_CODES or len(self.sizes) < 3:
             chunks = np.array_split(self._rows(codes), 1 + len(codes) // 1024)
             return np.concatenate([np.linalg.norm(self.vectors[part].sum(1), axis=1) for part in chunks])
@@ -119,4 +139,14 @@ class Codebooks:
 
     def _rows(self, codes: NDArray[np.uint16]) -> Ints:
         """Row of each code in `vectors`, int64, of the shape of `codes` (n, levels)."""
-        return np.asarray(codes + np.array([level.start for level in self.levels]))
+        return np.asarray(codes + self.row_of_level[0])
+
+    def _by_modality(
+        self, codes: NDArray[np.uint16], values: Callable[[Codebooks, NDArray[np.uint16]], Floats]
+    ) -> Floats:
+        """A value of each item, (n,), by the codebooks of its modality."""
+        found = np.empty(len(codes), dtype=np.float32)
+        for modality in np.unique(codes[:, 0]).tolist():
+            items = codes[:, 0] == modality
+            found[items] = values(self.own[modality], codes[items])
+        return found

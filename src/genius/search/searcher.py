@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from genius.errors import BadInput
 from genius.search.arrays import Bools, Floats
+from genius.search.by_modality import candidates_by_modality, search_by_modality
 from genius.search.candidates import Candidates
 from genius.search.cell_search import CellSearch
 from genius.search.codebooks import Codebooks
@@ -44,17 +45,19 @@ class Searcher:
     `device` is where the decoder is put and batches are searched; `lookup` on the CPU does not import torch.
     `precision` is that of the decoder's weights: float32, bfloat16, or on the CPU int8. With `compiled`,
     programs of fixed shape go through torch.compile: a minute for each batch size, then faster on a GPU.
+    Where modalities have codebooks of their own, each is looked up by a searcher of its own.
     """
 
     def __init__(
         self,
-        codebooks: Sequence[NDArray[Any]],
+        codebooks: Sequence[NDArray[Any]] | Codebooks,
         decoder: Decoder | None = None,
         device: str = "cpu",
         precision: str = "float32",
         compiled: bool = False,
     ) -> None:
-        self.codebooks, self.device, self.compiled = Codebooks(codebooks), device, compiled
+        self.codebooks = codebooks if isinstance(codebooks, Codebooks) else Codebooks(codebooks)
+        self.device, self.compiled = device, compiled
         if decoder is not None and decoder.shape.sizes != self.codebooks.sizes:
             raise BadInput(
                 f"a decoder of sizes {decoder.shape.sizes} for codebooks of {self.codebooks.sizes}"
@@ -64,6 +67,7 @@ class Searcher:
 
             decoder = with_precision(decoder, precision).to(device).eval()
         self.decoder = decoder
+        self.own = [Searcher(own, None, device, compiled=compiled) for own in self.codebooks.own]
         self.gpu = device.startswith("cuda")  # programs of fixed shape are used unless options say otherwise
         self._programs: Programs | None = None
         self._lock = Lock()
@@ -105,6 +109,8 @@ class Searcher:
             if phi is None or fetch is None:
                 raise BadInput("this pool has no vectors to re-rank by: use codes, or index it with vectors")
             phi = np.ascontiguousarray(phi, dtype=np.float32)
+        if self.own and plan.decoder is None:
+            return search_by_modality(self.own, segments, z, options, wanted, phi, fetch)
         if self._is_by_cells(segments, plan, device):
             ranked = [self.cells.search(segment, z, wanted, phi, fetch, plan) for segment in segments]
             return [merge(parts, plan.k) for parts in zip(*ranked, strict=True)]
@@ -145,6 +151,10 @@ class Searcher:
     def warm(self, segments: Sequence[TrieSegment], options: SearchOptions) -> None:
         """Record now what such searches will replay, for batches of any size; nothing to do on a CPU."""
         plan = plan_search(options, self.gpu)
+        if self.own and plan.decoder is None:
+            for own in self.own:
+                own.warm(segments, options)
+            return
         for segment in segments:
             fixed = plan.fixed_for(segment)
             if fixed is not None:
@@ -160,7 +170,7 @@ class Searcher:
     ) -> CandidatesBySegment:
         """Candidates by lookup, by the decoder or by both; tensors are sized by what each query finds."""
         if plan.decoder is None:
-            return self._by_lookup(segments, z, modalities, plan, device)
+            return self.look_up(segments, z, modalities, plan, device)
         if self.decoder is None:
             raise BadInput("this model has no decoder: search with lookup, or train one")
         generated = search_by_decoder(
@@ -176,7 +186,7 @@ class Searcher:
         )
         if plan.lookup is None:
             return generated
-        looked_up = self._by_lookup(segments, z, modalities, plan, device)
+        looked_up = self.look_up(segments, z, modalities, plan, device)
         best = [[[own.best(plan.beam) for own in part] for part in found] for found in (generated, looked_up)]
         return combine(
             segments, self._stepwise, z, self.codebooks, *best, weight=plan.weight, device=self.device
@@ -190,7 +200,7 @@ class Searcher:
         assert self.decoder is not None
         return packed(self.decoder) if can_pack(self.decoder) else self.decoder
 
-    def _by_lookup(
+    def look_up(
         self,
         segments: Sequence[TrieSegment],
         z: Floats,
@@ -198,7 +208,10 @@ class Searcher:
         plan: SearchPlan,
         device: str,
     ) -> CandidatesBySegment:
+        """Candidates by the similarity of the queries with their codes, before any re-ranking."""
         assert plan.lookup is not None
+        if self.own:
+            return candidates_by_modality(self.own, segments, z, modalities, plan, device)
         return search_by_lookup(
             segments,
             self.codebooks.tables(z),

@@ -125,8 +125,17 @@ def check_decoder(
         assert found(answers, query) == pytest.approx(best(leaves, 10), abs=1e-4)
 
 
-def test_leaves_by_their_codes(decoder: Decoder) -> None:
-    trie, z, tables = Trie.build(pool(3000), SIZES), queries(3), books()
+def books_by_modality() -> Codebooks:
+    rng = np.random.default_rng(1)
+    first, *others = (
+        rng.normal(size=(3, size, DIM)).astype(np.float32) / (1 + n) for n, size in enumerate(SIZES)
+    )
+    return Codebooks([first[0], *others])
+
+
+@pytest.mark.parametrize("tables", [books(), books_by_modality()], ids=["common", "modality"])
+def test_leaves_by_their_codes(decoder: Decoder, tables: Codebooks) -> None:
+    trie, z = Trie.build(pool(3000), SIZES), queries(3)
     for stop in (2, 3, 5):
         shape = FixedShape(20, 10, stop, 3000, 3000)
         answers = FixedDecoder(FixedTrie(trie, tables, "cpu"), tables, decoder, shape, suffixes=False)(

@@ -357,3 +357,21 @@ def test_the_host_does_nothing_for_single_queries(
     whole = TrieSegment(world.trie)
     for segment in (whole, whole.without(np.arange(5)), whole.restricted(np.arange(ITEMS) % 2 == 0)):
         assert all(len(answer) == 10 for answer in world.search(options, [segment]))
+
+
+@pytest.mark.parametrize("rerank", ["none", "codes", "vectors"])
+def test_codebooks_by_modality_have_programs_of_their_own(world: World, rerank: Any) -> None:
+    rng = np.random.default_rng(3)
+    books = [rng.normal(size=(3, size, DIM)).astype(np.float32) for size in SIZES]
+    searcher, pool = Searcher([books[0][0], *books[1:]]), [TrieSegment(world.trie)]
+    plain = SearchOptions("lookup", rerank, beam=40, k=10, stop=3, leaves=ITEMS, reranked=ITEMS)
+    fixed = replace(plain, fixed=True)
+    searcher.warm(pool, fixed)
+    wanted = np.ones((len(world.z), 3), dtype=bool)
+    wanted[2:4] = [False, True, False]
+    options = {"modalities": wanted, "phi": world.z, "fetch": world.vectors}
+    found, expected = (searcher.search(pool, world.z, each, **options) for each in (fixed, plain))
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours.scores, theirs.scores, atol=1e-4)
+        assert len(set(ours.rows) & set(theirs.rows)) >= 9
+    assert {int(code) for answer in found[2:4] for code in answer.codes[:, 0]} == {1}

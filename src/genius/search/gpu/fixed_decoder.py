@@ -130,7 +130,8 @@ class FixedDecoder:
         """Cosine of z with the items' sums of code vectors."""
         lookup = self.lookup
         every = self.vectors.split_products(z)
-        prefix = every.gather(1, (path + lookup.rows[: path.shape[2]]).flatten(1)).view(path.shape).sum(-1)
+        rows = lookup.rows[path[..., 0] if len(lookup.rows) > 1 else 0][..., : path.shape[2]]
+        prefix = every.gather(1, (path + rows).flatten(1)).view(path.shape).sum(-1)
         similarity = prefix.gather(1, beam) + lookup.suffix_scores(every, positions, path.shape[2])
         return similarity / self.trie.length[positions].clamp_min(1e-6)
 

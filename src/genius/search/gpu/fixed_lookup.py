@@ -37,7 +37,7 @@ class FixedLookup:
         self, trie: FixedTrie, codebooks: Codebooks, shape: FixedShape, cosine: bool = False
     ) -> None:
         self.trie, self.shape, self.levels, self.cosine = trie, shape, codebooks.levels, cosine
-        self.rows = torch.tensor([level.start for level in self.levels], device=trie.device)
+        self.rows = torch.from_numpy(codebooks.row_of_level).to(trie.device)
         self.cells = {
             number: _cells(
                 min(shape.beam, level.prefixes),
@@ -70,6 +70,12 @@ class FixedLookup:
             total = total / trie.length[positions].clamp_min(1e-6)
         return best_leaves(trie, total.masked_fill(~valid, -torch.inf), positions, beams, shape.k)
 
+    def row_of_level(self, positions: Tensor) -> Tensor:
+        """First rows of the levels in `vectors` for items at these positions, (batch, n or 1, levels)."""
+        if len(self.rows) == 1:
+            return self.rows[None]
+        return self.rows[self.trie.tensors.codes(positions, 0)]
+
     def suffix_scores(self, every: Tensor, positions: Tensor, level: int) -> Tensor:
         """What the codes from `level` on add to the scores of items, (batch, n)."""
         tree_levels = self.trie.tree_levels
@@ -78,7 +84,7 @@ class FixedLookup:
         if inner:
             in_tree = [self.trie.tensors.codes(positions, number) for number in inner]
             codes = torch.cat([torch.stack(in_tree, -1), codes], -1)
-        codes += self.rows[level:]
+        codes += self.row_of_level(positions)[..., level:]
         return every.gather(1, codes.flatten(1)).view(codes.shape).sum(-1)
 
     def _best_of_many(

@@ -7,10 +7,9 @@ has few items, children are read from ranges of a fixed width (`TensorTrie`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
-from itertools import accumulate
 from threading import Lock
 
 import numpy as np
@@ -92,19 +91,22 @@ class FixedTrie:
         self.allowed: Tensor | None = None  # (nodes,) which of them have items that may be found
         self.mean_items = _mean_items(trie)  # of a prefix of 0, 1, … codes, in the tree
         self.vectors = CodeVectors(codebooks, self.device)
-        self._read_items(self.vectors.all, codebooks.sizes)
+        self._read_items(codebooks)
 
-    def _read_items(self, vectors: Tensor, sizes: Sequence[int]) -> None:
+    def _read_items(self, codebooks: Codebooks) -> None:
         """For each item the codes below the tree, and the length of the sum of its code vectors."""
+        sizes, vectors = codebooks.sizes, self.vectors.all
+        rows = torch.from_numpy(codebooks.row_of_level).to(self.device)
         kind = torch.int16 if max(sizes) <= 1 << 15 else torch.int32
         self.below = torch.empty(self.items, len(sizes) - self.tree_levels, dtype=kind, device=self.device)
         self.length = torch.empty(self.items, device=self.device)
-        rows = torch.tensor([0, *accumulate(sizes[:-1])], device=self.device)
         for begin in range(0, self.items, ITEMS_AT_ONCE):
             positions = torch.arange(begin, min(begin + ITEMS_AT_ONCE, self.items), device=self.device)
             codes = torch.stack([self.tensors.codes(positions, level) for level in range(len(sizes))], 1)
             self.below[positions] = codes[:, self.tree_levels :].to(kind)
-            self.length[positions] = F.embedding_bag(codes + rows, vectors, mode="sum").norm(dim=1)
+            self.length[positions] = F.embedding_bag(
+                codes + (rows[codes[:, 0]] if codebooks.own else rows), vectors, mode="sum"
+            ).norm(dim=1)
 
 
 class FilteredTrie(FixedTrie):

@@ -139,6 +139,11 @@ class Trie:
         """How many items the pool has."""
         return len(self.records)
 
+    @cached_property
+    def first_codes(self) -> frozenset[int]:
+        """The codes of level 0 that items have."""
+        return frozenset(self.children(self.root()).code.tolist())
+
     @property
     def tree_levels(self) -> int:
         """How many levels have nodes; below them, ranges of records take over."""
