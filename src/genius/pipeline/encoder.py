@@ -38,11 +38,8 @@ from genius.encode.train import (
 from genius.errors import BadInput
 from genius.pipeline.validation import hit_rates
 from genius.pipeline.vectors import IMAGES_AT_ONCE, TEXTS_AT_ONCE, cached, content_name, file_state
-from genius.training import distributed
 from genius.training.loop import TrainingResult
-from genius.weights import fingerprint_tensors, save_weights
-
-TEACHER_MAP = "clip_map.safetensors"  # what brings the teacher's embeddings to the text tower
+from genius.weights import fingerprint_tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +142,6 @@ def distil_mini(
     )  # fmt: skip
 
     aligned.eval().requires_grad_(False)
-    if distributed.is_main():
-        save_weights({"map": aligned.map.weight, "mean": teacher.mean}, folder / "alignment" / TEACHER_MAP)
     val_texts = in_chunks(lambda rows: encoder.text_vectors(texts.val[rows]), len(splits.val.texts), device)
 
     def embed_by_student(image_rows: Tensor, text_rows: Tensor) -> Tensor:
