@@ -35,6 +35,7 @@ FOLDERS = {
     "--photos": "PHOTOS",
     "--features": "FEATURES",
     "--towers": "TOWERS",
+    "--runs": "RUNS",
 }  # option: what stands for its value in a command
 LIBRARIES = ("faiss", "onnxruntime", "transformers", "ray", "PIL")
 Call = Callable[[int], Any]  # number of the repetition
