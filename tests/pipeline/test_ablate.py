@@ -33,7 +33,7 @@ def test_one_command_that_is_stopped_and_goes_on(
         "--seeds",
         "2",
         "--variants",
-        "no fusion,targets around the item alone,beam 1",
+        "small fusion,targets around the item alone,beam 1",
         "--device",
         "cpu",
         *options,
@@ -70,5 +70,5 @@ def test_one_command_that_is_stopped_and_goes_on(
     assert [by["command"] for by in outcome["trained_by"]] == [outcome["command"]]
     assert {"commit", "versions", "seeds", "split", "recipe"} <= outcome.keys()
     lines = {line[0]: line for line in ablation_table(outcome).lines}
-    assert lines.keys() == {"base", "no fusion", "targets around the item alone", "beam 1"}
+    assert lines.keys() == {"base", "small fusion", "targets around the item alone", "beam 1"}
     assert all(len(v["effects"]["genius"]["by_seed"]) == 2 for v in outcome["variants"])

@@ -172,7 +172,7 @@ def distil_images(
     colour: float,
     mix: float,
     distinct_steps: int = 0,
-    small_side: int = 0,
+    small_side: int = 160,
     small_steps: int = 0,
     validate: Validate | None = None,
 ) -> TrainingResult:
