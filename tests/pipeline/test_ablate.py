@@ -61,7 +61,7 @@ def test_one_command_that_is_stopped_and_goes_on(
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert not ended.value.code
-    both = ["base", "no-fusion", "targets-around-the-item-alone"]
+    both = ["base", "small-fusion", "targets-around-the-item-alone"]
     assert sorted(trained) == sorted(name + seed for name in both for seed in ("", "-seed1"))
 
     outcome = json.loads(numbers.read_text())
