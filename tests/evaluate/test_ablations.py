@@ -84,13 +84,13 @@ def test_the_list_covers_what_the_paper_changes_and_leaves_out_what_the_recipe_h
         "9 levels of 1024 codes",
         "decoder of t5-small size",
         "beam 1",
-        "no fusion",
+        "small fusion",
         "items encoded greedily",
         "query augmentation as released",
         "targets around the item alone",
         "targets of perplexity 12",
     } <= names
-    assert not {"9 levels of 256 codes", "decoder of mini size", "beam 50", "small fusion"} & names
+    assert not {"9 levels of 256 codes", "decoder of mini size", "beam 50", "no fusion"} & names
     published = {v.name for v in variants_of(load_recipe(RECIPES / "mbeir.toml"), beam=30)}
     assert {"9 levels of 256 codes", "decoder of mini size", "beam 50"} <= published
     assert not {"9 levels of 4096 codes", "decoder of t5-small size", "beam 30"} & published
@@ -214,18 +214,18 @@ def test_agreement_is_said_by_table_and_decoders_are_compared_with_each_other(tm
 
 
 def test_parts_of_the_work_are_collected_from_one_folder(tmp_path):
-    hits = {"base": 30, "hard-targets": 20, "no-fusion": 25, "beam 1": 5}
-    for part in ("hard targets", "no fusion"):  # as two processes would
+    hits = {"base": 30, "hard-targets": 20, "small-fusion": 25, "beam 1": 5}
+    for part in ("hard targets", "small fusion"):  # as two processes would
         Bench(hits).run(choose_variants(part, VARIANTS), tmp_path)
     last = Bench(hits)
-    whole = last.run(choose_variants("hard targets, no fusion, beam 1", VARIANTS), tmp_path)
+    whole = last.run(choose_variants("hard targets, small fusion, beam 1", VARIANTS), tmp_path)
     assert last.trained == []
     effects = {v["name"]: v["effects"]["genius"]["difference"] for v in whole["variants"]}
-    assert effects == pytest.approx({"hard targets": -0.2, "no fusion": -0.1, "beam 1": -0.5})
+    assert effects == pytest.approx({"hard targets": -0.2, "small fusion": -0.1, "beam 1": -0.5})
 
 
 def test_the_outcome_says_which_commands_trained_its_models(tmp_path):
-    both = choose_variants("hard targets, no fusion, no contrastive loss, beam 1", VARIANTS)
+    both = choose_variants("hard targets, small fusion, no contrastive loss, beam 1", VARIANTS)
     whole = Bench({"base": 30}).run(both, tmp_path / "whole", seeds=2)
     assert whole["trained_by"] == [{"command": "genius ablate", "commit": "0123abc"}]
     assert not any("put together" in note for note in ablation_table(whole).notes)
@@ -265,4 +265,4 @@ def test_names_choose_variants():
     assert choose_variants("all", VARIANTS) == VARIANTS
     assert choose_variants("none", VARIANTS) == []
     assert {v.beam for v in choose_variants("beam", VARIANTS)} == {1, 5, 10, 20, 30}
-    assert [v.name for v in choose_variants("no fusion,beam 1", VARIANTS)] == ["no fusion", "beam 1"]
+    assert [v.name for v in choose_variants("small fusion,beam 1", VARIANTS)] == ["small fusion", "beam 1"]
