@@ -194,8 +194,8 @@ def main(
         "mini": figures(lambda files: mini_images(loaded, files)),
     }  # fmt: skip
     if teacher is not None and data is not None and features is not None:
-        captions, vectors = training_captions(data, features)
-        images = clip_images(loaded, teacher, fit_map(vectors, texts(captions)))
+        sentences, vectors = training_captions(data, features)
+        images = clip_images(loaded, teacher, fit_map(vectors, texts(sentences)))
         result["CLIP ViT-B/16 image vectors, same texts"] = figures(images)
     return result
 
