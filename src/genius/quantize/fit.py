@@ -36,9 +36,7 @@ ITEMS_PER_ROUND = 200  # a thousand items are told apart after few rounds
 MOST_TUNED = 20_000  # items in a sample whose neighbours are kept; looking for them takes the square of it
 MODALITY_BITS = 2
 ITEMS_PER_CODE = 4  # vectors of the sample for each code of a level; fewer, and codes fit single vectors
-OWN_ITEMS_PER_CODE = (
-    8  # the same for a modality with codebooks of its own: later items should find codes, too
-)
+OWN_ITEMS_PER_CODE = 8  # the same for a modality with codebooks of its own: later items need codes, too
 
 
 @dataclass(frozen=True, slots=True)
