@@ -3,7 +3,8 @@
     python benchmarks/photos.py --photos PHOTOS
 
 PHOTOS is a folder of photos with a table captions.tsv (file, split, kind, text); only its val split is used,
-which `mini` was not trained on (its checkpoints were chosen with it, beside the benchmark's val). Queries are asked as the engine asks them, exact search on phi:
+which `mini` was not trained on, though its checkpoints were chosen with it beside the benchmark's val.
+Queries are asked as the engine asks them, exact search on phi:
 
 - by name: "a photo of a NAME" ranks all labelled photos; mean average precision, and how often the first one
   and one of the first five are right;
