@@ -171,6 +171,7 @@ class DecoderConfig(ConfigTable):
     prefix: int = Field(default=30, ge=1)
     dropout: float = Field(default=0.1, ge=0, lt=1)
     normalise: Literal["level", "vocabulary"] = "level"  # over which codes probabilities sum up to 1
+    query_logits: bool = False  # logits begin as similarities of z with the code vectors; ours
 
 
 class DecoderTrainingConfig(ConfigTable):

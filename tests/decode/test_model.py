@@ -26,6 +26,11 @@ def small(sizes: tuple[int, ...] = SIZES, layers: int = 2, heads: int = 2) -> De
     )
 
 
+@pytest.fixture(params=[False, True], ids=["plain", "query_logits"])
+def shape(request: pytest.FixtureRequest) -> DecoderShape:
+    return replace(small(), query_logits=request.param)
+
+
 def make(shape: DecoderShape, seed: int = 0) -> Decoder:
     """A decoder with every weight random, norms and projector bias included."""
     decoder, generator = Decoder(shape).eval(), torch.Generator().manual_seed(seed)
@@ -131,8 +136,7 @@ def follow(decoder: Decoder, z: Tensor, codes: Tensor) -> tuple[Tensor, DecoderS
     return torch.cat(scores, -1), state
 
 
-def test_one_pass_equals_single_steps() -> None:
-    shape = small()
+def test_one_pass_equals_single_steps(shape: DecoderShape) -> None:
     decoder, z, codes = make(shape), queries(shape, 3), random_codes(shape, 3, 6)
     stepwise, state = follow(decoder, z, codes)
     torch.testing.assert_close(decoder.score_codes(z, codes), stepwise, atol=1e-5, rtol=0)
@@ -140,8 +144,8 @@ def test_one_pass_equals_single_steps() -> None:
     assert (state.level, state.hidden.shape) == (4, (3, 0, 16))
 
 
-def test_the_first_two_levels_in_one_pass_equal_two_steps() -> None:
-    decoder = make(small())
+def test_the_first_two_levels_in_one_pass_equal_two_steps(shape: DecoderShape) -> None:
+    decoder = make(shape)
     z, codes = queries(decoder.shape, 4), torch.tensor([2, 0])  # beams for two of the three modalities
     hidden, state = decoder.start_from(z, codes)
     start = decoder.start(z)
@@ -154,8 +158,8 @@ def test_the_first_two_levels_in_one_pass_equal_two_steps() -> None:
     torch.testing.assert_close(decoder.score_next(after), decoder.score_next(other))
 
 
-def test_known_codes_in_one_pass_equal_steps() -> None:
-    decoder = make(small())
+def test_known_codes_in_one_pass_equal_steps(shape: DecoderShape) -> None:
+    decoder = make(shape)
     z, codes = queries(decoder.shape, 3), random_codes(decoder.shape, 3, 5)
     state = decoder.advance(decoder.start(z), torch.zeros(3, 5, dtype=torch.long), codes[:, :, 0])
     parents = torch.tensor([[4, 0, 2, 2]] * 3)
@@ -172,8 +176,7 @@ def test_known_codes_in_one_pass_equal_steps() -> None:
     torch.testing.assert_close(decoder.level_rows(1), decoder.embedding.weight[6:13])
 
 
-def test_training_logits_are_those_of_the_scores() -> None:
-    shape = small()
+def test_training_logits_are_those_of_the_scores(shape: DecoderShape) -> None:
     decoder, z, codes = make(shape), queries(shape, 3), random_codes(shape, 3, 1)
     for level, logits in enumerate(decoder(z, codes[:, 0])):
         expected = decoder.score_codes(z, codes)[:, 0, level]
@@ -181,9 +184,8 @@ def test_training_logits_are_those_of_the_scores() -> None:
         torch.testing.assert_close(chosen, expected, atol=1e-5, rtol=0)
 
 
-def test_beams_follow_their_parents() -> None:
+def test_beams_follow_their_parents(shape: DecoderShape) -> None:
     """Beams that cross, double and die score as if each had been decoded alone."""
-    shape = small()
     decoder, z = make(shape), queries(shape, 2)
     state = decoder.advance(
         decoder.start(z), torch.zeros(2, 3, dtype=torch.long), torch.tensor([[0, 1, 2]] * 2)
@@ -196,8 +198,7 @@ def test_beams_follow_their_parents() -> None:
     torch.testing.assert_close(decoder.score_next(state)[:, :, 0], alone[:, :, 3], atol=1e-5, rtol=0)
 
 
-def test_scores_are_normalised_over_the_level_and_float32() -> None:
-    shape = small()
+def test_scores_are_normalised_over_the_level_and_float32(shape: DecoderShape) -> None:
     decoder, z = make(shape).bfloat16(), queries(shape, 2)
     state = decoder.start(z)
     for level, size in enumerate(SIZES):
@@ -209,8 +210,7 @@ def test_scores_are_normalised_over_the_level_and_float32() -> None:
         state = decoder.advance(state, torch.zeros(2, 1, dtype=torch.long), log_p.argmax(-1))
 
 
-def test_narrow_numbers_stay_close() -> None:
-    shape = small()
+def test_narrow_numbers_stay_close(shape: DecoderShape) -> None:
     decoder, z, codes = make(shape), queries(shape, 4), random_codes(shape, 4, 3)
     exact = decoder.score_codes(z, codes)
     with torch.autocast("cpu", torch.bfloat16):
@@ -249,6 +249,21 @@ def test_rows_start_from_the_codebooks() -> None:
     assert rows.std().item() == pytest.approx(2.0, rel=0.25)
     with pytest.raises(BadInput, match="codebooks of shapes"):
         init_from_codebooks(decoder, books[:1], generator)
+
+
+def test_query_logits_start_as_the_order_of_the_codes_by_distance() -> None:
+    decoder = Decoder(replace(small(), query_logits=True))
+    books = [torch.randn(size, 12) for size in SIZES]
+    init_from_codebooks(decoder, books, torch.Generator().manual_seed(0))
+    z = queries(decoder.shape, 5)
+    for book, logits in zip(books, decoder.direct_logits(z), strict=True):
+        assert torch.equal(logits.argsort(1, descending=True), torch.cdist(z, book).argsort(1))
+    assert Decoder(small()).direct_logits(z) == ()
+
+
+def test_query_logits_and_the_whole_vocabulary_do_not_go_together() -> None:
+    with pytest.raises(BadInput, match="query_logits"):
+        replace(small(), query_logits=True, normalise="vocabulary")
 
 
 def test_start_is_reproducible_and_presets_are_named() -> None:

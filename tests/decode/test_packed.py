@@ -16,9 +16,12 @@ from genius.decode.shape import DecoderShape
 SIZES = (3, 7, 5, 7)
 
 
-@pytest.fixture
-def decoder() -> Decoder:
-    shape = DecoderShape(12, SIZES, layers=2, width=32, heads=2, head_width=16, feed_forward=64, prefix=4)
+@pytest.fixture(params=[False, True], ids=["plain", "query_logits"])
+def decoder(request: pytest.FixtureRequest) -> Decoder:
+    shape = DecoderShape(
+        12, SIZES, layers=2, width=32, heads=2, head_width=16, feed_forward=64, prefix=4,
+        query_logits=request.param,
+    )  # fmt: skip
     made, generator = Decoder(shape).eval(), torch.Generator().manual_seed(0)
     initialise(made, generator)
     for parameter in made.parameters():
@@ -39,7 +42,8 @@ def test_a_packed_layer_is_the_plain_one(decoder: Decoder, relu: bool, bias: boo
 
 @pytest.mark.parametrize("normalise", ["level", "vocabulary"])
 def test_all_scores_are_the_same(decoder: Decoder, normalise: str) -> None:
-    decoder.shape = replace(decoder.shape, normalise=normalise)
+    if decoder.query_logits is None:
+        decoder.shape = replace(decoder.shape, normalise=normalise)
     other = packed(decoder)
     z = torch.randn(4, 12, generator=torch.Generator().manual_seed(2))
     codes = torch.stack([torch.arange(6).expand(4, 6) % size for size in SIZES], -1)

@@ -18,7 +18,7 @@ from torch import Tensor
 from genius.decode.model import Decoder
 from genius.decode.shape import SPECIAL_ROWS, DecoderShape
 from genius.decode.weights import save_decoder
-from genius.errors import ModelMismatch
+from genius.errors import BadInput, ModelMismatch
 from genius.model_toml import read_model_toml, set_table
 from genius.weights import check_fit, read_pickled_weights
 
@@ -78,6 +78,8 @@ def names(layers: int) -> dict[str, list[str]]:
 
 def to_released(decoder: Decoder) -> dict[str, Tensor]:
     """The weights of `decoder` under the published names, the tied output included."""
+    if decoder.query_logits is not None:
+        raise BadInput("a decoder with query_logits has no published form: train one without")
     state = decoder.state_dict()
     tensors: dict[str, Tensor] = {}
     for own, theirs in names(decoder.shape.layers).items():

@@ -13,6 +13,8 @@ from genius.decode.shape import SPECIAL_ROWS, DecoderShape
 from genius.errors import BadInput
 from genius.seeding import generator_for
 
+QUERY_SCALE = 30.0  # of the similarities that `query_logits` start as; that of soft targets is 25 to 65
+
 
 def fresh_decoder(shape: DecoderShape, codebooks: Sequence[Tensor], seed: int, scale: float = 1.0) -> Decoder:
     """An untrained decoder (on the CPU): T5's random weights, code embeddings from the codebooks."""
@@ -30,6 +32,7 @@ def initialise(decoder: Decoder, generator: torch.Generator) -> None:
         "embedding.weight": 1.0,
         "position.weight": shape.width**-0.5,
         "projector.weight": shape.dim**-0.5,
+        "query_logits.weight": shape.dim**-0.5,
         "self_in.weight": shape.width**-0.5,
         "self_out.weight": shape.inner**-0.5,
         "cross_query.weight": (shape.width * shape.head_width) ** -0.5,
@@ -58,7 +61,8 @@ def init_from_codebooks(
     Each level's codebook (sizes[level], dim), L2-normalised, goes through one random matrix; the entries of
     a row have the size `scale`. T5's own start is 1; the released factor of 100 on a matrix that is
     uniform in +-768^-0.5 comes to 2.1. Of codebooks by modality (modalities, sizes[level], dim), a code has
-    one embedding for all modalities, from the mean of its vectors.
+    one embedding for all modalities, from the mean of its vectors. `query_logits`, where there are any, start
+    as QUERY_SCALE * (<z, e> - |e|^2 / 2): the order of the code vectors e by their distance from z.
     """
     shape = decoder.shape
     codebooks = [book.mean(0) if book.ndim == 3 else book for book in codebooks]
@@ -69,3 +73,7 @@ def init_from_codebooks(
     matrix = torch.randn(shape.dim, shape.width, generator=generator, device=generator.device)
     weight = decoder.embedding.weight
     weight[SPECIAL_ROWS:] = (rows.to(matrix.device) @ matrix * scale).to(weight)
+    if decoder.query_logits is not None:
+        vectors = torch.cat([book.detach().float() for book in codebooks]).to(weight.device)
+        decoder.query_logits.weight.copy_(QUERY_SCALE * vectors)
+        decoder.query_logits.bias.copy_(-QUERY_SCALE / 2 * vectors.square().sum(1))

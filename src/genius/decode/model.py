@@ -11,6 +11,10 @@ which share the keys and values of the query's prefix:
     state = decoder.advance(state, parents, codes)      beams reordered and extended by one code each
     decoder.score_suffix(state, parents, codes)         all remaining codes of known items, in one pass
 
+With `query_logits`, the logits of a level are those of the network plus a linear function of z, the same
+after any prefix. It starts as the similarity of z with the code vectors, lookup's score: the network learns
+what to change about it.
+
 `start_from`, `read_codes` and `level_rows` are the parts for callers that build their own passes. No step
 copies a value to the host and every shape follows from the arguments' shapes, so a step can be captured in a
 CUDA graph.
@@ -27,6 +31,8 @@ from torch.nn import functional as F
 from genius.decode.layer import BUCKETS, Cross, DecoderLayer, distance_buckets
 from genius.decode.shape import SPECIAL_ROWS, START, DecoderShape
 
+DirectLogits = tuple[Tensor, ...]  # (batch, sizes[level]) by level, what z alone adds; empty: nothing
+
 
 @dataclass(frozen=True, slots=True)
 class DecoderState:
@@ -36,6 +42,7 @@ class DecoderState:
     hidden: Tensor  # (batch, beam, width), what the head of `level` reads; no beam once all codes are chosen
     cache: Tensor  # (level + 1, batch * beam, layers, 2, heads, head_width) keys and values of the beams
     cross: tuple[Cross, ...]  # one per layer, shared by the beams of a query
+    direct: DirectLogits  # shared by the beams of a query
 
 
 class Decoder(nn.Module):
@@ -57,6 +64,7 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(shape) for _ in range(shape.layers))
         self.final_norm = nn.RMSNorm(shape.width, eps=1e-6)
         self.dropout = nn.Dropout(shape.dropout)
+        self.query_logits = nn.Linear(shape.dim, sum(shape.sizes)) if shape.query_logits else None
         self.heads: nn.ModuleList | None = None  # the rows of each level, where they are packed
         self.register_buffer("buckets", distance_buckets(shape.levels), persistent=False)
         self.register_buffer("offsets", torch.tensor(shape.offsets), persistent=False)
@@ -71,6 +79,8 @@ class Decoder(nn.Module):
         several = codes.long() if codes.ndim == 3 else codes[:, None].long()
         hidden = (self._teacher_forced(z, several) * self.shape.width**-0.5).unbind(2)
         logits = [F.linear(rows, table) for rows, table in zip(hidden, self._output_rows(), strict=True)]
+        if direct := self.direct_logits(z):
+            logits = [scores + own[:, None] for scores, own in zip(logits, direct, strict=True)]
         if self.shape.normalise == "vocabulary":
             logits = [
                 scores.float() - F.linear(rows, self.embedding.weight).float().logsumexp(-1, keepdim=True)
@@ -86,9 +96,9 @@ class Decoder(nn.Module):
         `score_next` gives step by step.
         """
         codes = codes.long()
-        hidden = self._teacher_forced(z, codes)
+        hidden, direct = self._teacher_forced(z, codes), self.direct_logits(z)
         scores = [
-            self._log_probabilities(hidden[:, :, level], level).gather(-1, codes[:, :, level, None])
+            self._log_probabilities(hidden[:, :, level], level, direct).gather(-1, codes[:, :, level, None])
             for level in range(from_level, self.shape.levels)
         ]
         return torch.cat(scores, -1)
@@ -98,7 +108,8 @@ class Decoder(nn.Module):
         """A state with one beam and no code chosen for each query, `z` (batch, dim)."""
         rows = torch.full((z.shape[0], 1), START, dtype=torch.long, device=z.device)
         cache, cross = self._new_cache(0, z.shape[0]), self._read_prefix(z)
-        return DecoderState(0, self._run(0, rows[..., None], cache, cross)[:, :, 0], cache, cross)
+        hidden = self._run(0, rows[..., None], cache, cross)[:, :, 0]
+        return DecoderState(0, hidden, cache, cross, self.direct_logits(z))
 
     @torch.no_grad()
     def start_from(self, z: Tensor, codes: Tensor) -> tuple[Tensor, DecoderState]:
@@ -109,7 +120,7 @@ class Decoder(nn.Module):
         rows = torch.stack([torch.full_like(codes, START), codes + self.offsets[0]], -1)
         cache, cross = self._new_cache(1, len(z) * len(rows)), self._read_prefix(z)
         hidden = self._run(0, rows.expand(len(z), -1, -1), cache, cross)  # (batch, n, 2, width)
-        return hidden[:, 0, 0], DecoderState(1, hidden[:, :, 1], cache, cross)
+        return hidden[:, 0, 0], DecoderState(1, hidden[:, :, 1], cache, cross, self.direct_logits(z))
 
     @torch.no_grad()
     def score_next(self, state: DecoderState) -> Tensor:
@@ -118,7 +129,7 @@ class Decoder(nn.Module):
         The softmax is over all codes of the level (or over the vocabulary, if the decoder is normalised so),
         not over those that exist in some pool.
         """
-        return self._log_probabilities(state.hidden, state.level)
+        return self._log_probabilities(state.hidden, state.level, state.direct)
 
     @torch.no_grad()
     def advance(self, state: DecoderState, parents: Tensor, codes: Tensor) -> DecoderState:
@@ -128,9 +139,9 @@ class Decoder(nn.Module):
         """
         level = state.level + 1
         if level == self.shape.levels:  # nothing left to score
-            return DecoderState(level, state.hidden[:, :0], state.cache[:0], state.cross)
+            return DecoderState(level, state.hidden[:, :0], state.cache[:0], state.cross, state.direct)
         hidden, cache = self._extend(state, parents, codes.long()[..., None])
-        return DecoderState(level, hidden[:, :, 0], cache, state.cross)
+        return DecoderState(level, hidden[:, :, 0], cache, state.cross, state.direct)
 
     @torch.no_grad()
     def read_codes(self, state: DecoderState, parents: Tensor, codes: Tensor) -> Tensor:
@@ -164,13 +175,20 @@ class Decoder(nn.Module):
         hidden = self.read_codes(state, parents, codes[:, :, :-1])
         scores = []
         for time in range(hidden.shape[2]):
-            every = self._log_probabilities(hidden[:, :, time], state.level + 1 + time)
+            every = self._log_probabilities(hidden[:, :, time], state.level + 1 + time, state.direct)
             scores.append(every.gather(-1, codes[:, :, time + 1, None]))
         return torch.cat(scores, -1)
 
     def level_rows(self, level: int) -> Tensor:
         """The rows of the embedding of a level's codes, (sizes[level], width); also its output weights."""
         return self._output_rows()[level]
+
+    def direct_logits(self, z: Tensor) -> DirectLogits:
+        """What z (batch, dim) alone adds to the logits of each level; empty without `query_logits`."""
+        if self.query_logits is None:
+            return ()
+        every: Tensor = self.query_logits(z.to(self.query_logits.weight.dtype))
+        return torch.split_with_sizes(every, list(self.shape.sizes), 1)
 
     def _extend(self, state: DecoderState, parents: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
         """Hidden vectors of codes (batch, n, times) that continue the parents (batch, n), and their cache."""
@@ -221,9 +239,11 @@ class Decoder(nn.Module):
         """Each level's rows of the embedding, (sizes[level], width); one split, so one gradient."""
         return torch.split_with_sizes(self.embedding.weight, [SPECIAL_ROWS, *self.shape.sizes])[1:]
 
-    def _log_probabilities(self, hidden: Tensor, level: int) -> Tensor:
+    def _log_probabilities(self, hidden: Tensor, level: int, direct: DirectLogits) -> Tensor:
         scaled = hidden * self.shape.width**-0.5
         logits = F.linear(scaled, self.level_rows(level)) if self.heads is None else self.heads[level](scaled)
+        if direct:
+            logits = logits.float() + direct[level][:, None]
         if self.shape.normalise == "level":
             return F.log_softmax(logits.float(), dim=-1)
         return logits.float() - F.linear(scaled, self.embedding.weight).float().logsumexp(-1, keepdim=True)

@@ -38,10 +38,13 @@ class DecoderShape:
     prefix: int = 30
     dropout: float = 0.1
     normalise: Normalise = "level"
+    query_logits: bool = False  # whether logits have a part that is linear in z (see Decoder)
 
     def __post_init__(self) -> None:
         if self.normalise not in get_args(Normalise):
             raise BadInput(f"normalise {self.normalise!r}: choose one of {', '.join(get_args(Normalise))}")
+        if self.query_logits and self.normalise == "vocabulary":
+            raise BadInput("query_logits need normalise = level: set one or the other")
 
     @classmethod
     def preset(
@@ -52,11 +55,15 @@ class DecoderShape:
         prefix: int = 30,
         dropout: float = 0.1,
         normalise: Normalise = "level",
+        query_logits: bool = False,
     ) -> DecoderShape:
         """The shape called `name` for vectors of width `dim` and these code sizes."""
         if name not in PRESETS:
             raise BadInput(f"unknown decoder preset {name!r}: choose one of {', '.join(PRESETS)}")
-        return cls(dim, tuple(sizes), *PRESETS[name], prefix=prefix, dropout=dropout, normalise=normalise)
+        return cls(
+            dim, tuple(sizes), *PRESETS[name],
+            prefix=prefix, dropout=dropout, normalise=normalise, query_logits=query_logits,
+        )  # fmt: skip
 
     @property
     def levels(self) -> int:

@@ -23,7 +23,7 @@ def save_decoder(decoder: Decoder, folder: Path) -> dict[str, Any]:
 
 def load_decoder(folder: Path, values: Mapping[str, Any]) -> Decoder:
     """The decoder saved in `folder`, in eval mode, on the CPU; ModelMismatch if the values are not its."""
-    values = {"normalise": "level", **values}  # models saved without it know no other
+    values = {"normalise": "level", "query_logits": False, **values}  # models saved without them
     known = {field.name for field in fields(DecoderShape)}
     wrong = sorted(known ^ values.keys())
     if wrong:

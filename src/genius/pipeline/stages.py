@@ -272,8 +272,9 @@ def _decoder(recipe: Recipe, folder: Path, train: Pairs, val: Pairs) -> None:
         raise BadInput(f"no quantizer in {model}: train it first (genius train quantizer, or all)")
     quantizer = load_quantizer(model, described, train.device)
     built = DecoderShape.preset(
-        shape.preset, quantizer.dim, quantizer.sizes, shape.prefix, shape.dropout, shape.normalise
-    )
+        shape.preset, quantizer.dim, quantizer.sizes,
+        shape.prefix, shape.dropout, shape.normalise, shape.query_logits,
+    )  # fmt: skip
     decoder = fresh_decoder(built, quantizer.residual.codebooks(), recipe.seed, table.row_scale)
     soft = None
     if table.targets == "soft":

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from genius.decode.model import Decoder
+from genius.decode.model import Decoder, DirectLogits
 from genius.errors import BadInput
 from genius.search.beam import first_of_equal
 from genius.search.codebooks import Codebooks
@@ -63,9 +63,10 @@ class FixedDecoder:
     def __call__(self, z: Tensor, modalities: Tensor) -> CandidateTensors:
         """Candidates for `z` (batch, dim); `modalities` (batch, sizes[0]) masks the codes of level 0."""
         trie, shape = self.trie, self.shape
+        direct = self.decoder.direct_logits(z)
         level_0, state = self.passes.start_from(z, self.modalities)
-        zero = self._log_probs(level_0, 0)  # (batch, modalities)
-        one = self._log_probs(state.hidden, 1)  # (batch, modalities, codes)
+        zero = self._log_probs(level_0[:, None], 0, direct)[:, 0]  # (batch, modalities)
+        one = self._log_probs(state.hidden, 1, direct)  # (batch, modalities, codes)
         first, second = trie.codes
         scores = zero[:, first] + one.flatten(1)[:, first * one.shape[2] + second]
         beams, column = first_beams(trie, scores, modalities, shape.beam)
@@ -73,32 +74,36 @@ class FixedDecoder:
         path = torch.stack([parent, code], -1)  # (batch, beam, level) codes of each prefix
         for number in range(2, shape.stop):
             state = self.passes.advance(state, parent, code)
-            beams, parent, code = self._children(beams, state.hidden, number)
+            beams, parent, code = self._children(beams, state.hidden, number, direct)
             path = torch.cat([path.gather(1, parent[..., None].expand(-1, -1, number)), code[..., None]], -1)
         beam, positions, valid = leaves_of(trie, beams, shape.leaves)
         if self.suffixes:
-            total = self._suffix_scores(state, beams, parent, code, beam, positions)
+            total = self._suffix_scores(state, direct, beams, parent, code, beam, positions)
         else:
             total = self._cosine(z, path, beam, positions)
         return best_leaves(trie, total.masked_fill(~valid, -torch.inf), positions, beams, shape.k)
 
-    def _children(self, beams: Beams, hidden: Tensor, number: int) -> tuple[Beams, Tensor, Tensor]:
+    def _children(
+        self, beams: Beams, hidden: Tensor, number: int, direct: DirectLogits
+    ) -> tuple[Beams, Tensor, Tensor]:
         """The best children of beams at level `number`, their parents and codes."""
-        logits, total = self._logits_and_total(hidden, number)
+        logits, total = self._logits_and_total(hidden, number, direct)
         beams = beams._replace(scores=beams.scores - total)  # not subtracted from every logit
         level = self.trie.dense_levels.get(number)
         if level is not None:
             return dense_children(beams, level, logits, self.shape.beam, self.trie.operations)
         return sparse_children(self.trie, beams, number, logits, self.shape)
 
-    def _log_probs(self, hidden: Tensor, level: int) -> Tensor:
+    def _log_probs(self, hidden: Tensor, level: int, direct: DirectLogits) -> Tensor:
         """Log-probabilities of the codes of a level, normalised as the decoder was trained."""
-        logits, total = self._logits_and_total(hidden, level)
+        logits, total = self._logits_and_total(hidden, level, direct)
         return logits - total[..., None]
 
-    def _logits_and_total(self, hidden: Tensor, level: int) -> tuple[Tensor, Tensor]:
-        """Logits (…, codes) of a level, and the logarithm (…) of what their exponentials sum up to."""
+    def _logits_and_total(self, hidden: Tensor, level: int, direct: DirectLogits) -> tuple[Tensor, Tensor]:
+        """Logits (batch, n, codes) of a level, and the logarithm of what their exponentials sum up to."""
         logits = every = self._logits(hidden, self.decoder.level_rows(level))
+        if direct:
+            logits += direct[level][:, None]
         if self.decoder.shape.normalise == "vocabulary":
             every = self._logits(hidden, self.decoder.embedding.weight)
         return logits, self.trie.operations.logsumexp(every)
@@ -112,7 +117,14 @@ class FixedDecoder:
         return F.linear(scaled.float(), rows.float())
 
     def _suffix_scores(
-        self, state: Any, beams: Beams, parent: Tensor, code: Tensor, beam: Tensor, positions: Tensor
+        self,
+        state: Any,
+        direct: DirectLogits,
+        beams: Beams,
+        parent: Tensor,
+        code: Tensor,
+        beam: Tensor,
+        positions: Tensor,
     ) -> Tensor:
         """Scores of the items by all their codes: one pass over the beams' last code and what follows it."""
         levels = range(self.shape.stop, self.decoder.shape.levels)
@@ -122,7 +134,7 @@ class FixedDecoder:
         if len(levels):
             hidden = self.passes.read_codes(state, parent.gather(1, beam), codes[:, :, :-1])
             for time, level in enumerate(levels):
-                logits, every = self._logits_and_total(hidden[:, :, time], level)
+                logits, every = self._logits_and_total(hidden[:, :, time], level, direct)
                 total = total + (logits.gather(-1, codes[:, :, time + 1, None])[..., 0] - every)
         return total.gather(1, first_of_equal(beam, codes))
 
