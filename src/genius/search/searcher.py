@@ -19,7 +19,7 @@ from genius.search.cell_search import CellSearch
 from genius.search.codebooks import Codebooks
 from genius.search.decoder import combine, search_by_decoder
 from genius.search.lookup import CandidatesBySegment, search_by_lookup
-from genius.search.options import Method, SearchOptions
+from genius.search.options import Method, Rerank, SearchOptions
 from genius.search.placement import runs_on_gpu
 from genius.search.plan import FixedPlan, SearchPlan, plan_search
 from genius.search.rank import (
@@ -102,7 +102,7 @@ class Searcher:
         segments = [s if mask is None else s.restricted(mask) for s in segments if s.trie.items]
         if not len(z) or not segments:
             return [RankedItems.none(len(self.codebooks.sizes)) for _ in z]
-        on_gpu = self._runs_on_gpu(options.method, len(z), segments)
+        on_gpu = self._runs_on_gpu(options.method, options.rerank, len(z), segments)
         plan, device = plan_search(options, self.gpu and on_gpu), self.device if on_gpu else "cpu"
         wanted = self._modality_mask(modalities, len(z))
         if plan.rerank is not None and plan.rerank.by == "vectors":
@@ -137,9 +137,11 @@ class Searcher:
         """Lookups that go by cells; made when first needed."""
         return CellSearch(self.codebooks)
 
-    def _runs_on_gpu(self, method: Method, batch: int, segments: Sequence[TrieSegment]) -> bool:
+    def _runs_on_gpu(
+        self, method: Method, rerank: Rerank, batch: int, segments: Sequence[TrieSegment]
+    ) -> bool:
         """Whether a batch of queries is searched on this searcher's device, if that is a GPU."""
-        return runs_on_gpu(method, batch, sum(segment.trie.items for segment in segments))
+        return runs_on_gpu(method, rerank, batch, sum(segment.trie.items for segment in segments))
 
     def _is_by_cells(self, segments: Sequence[TrieSegment], plan: SearchPlan, device: str) -> bool:
         """Whether all segments are searched by cells, on the CPU."""
@@ -246,7 +248,8 @@ class Searcher:
         again = np.flatnonzero(~found.exact)
         if len(again):
             mask = None if modalities is None else modalities[again]
-            device = self.device if self._runs_on_gpu(fixed.method, len(again), [segment]) else "cpu"
+            by = "none" if rerank is None else rerank.by
+            device = self.device if self._runs_on_gpu(fixed.method, by, len(again), [segment]) else "cpu"
             (plain,) = self._plain([segment], z[again], mask, plan, device)
             own_phi = None if phi is None else phi[again]
             for query, own in zip(

@@ -191,7 +191,7 @@ def test_few_queries_are_looked_up_by_the_cpu(monkeypatch: pytest.MonkeyPatch, r
 
     monkeypatch.setattr(searcher_module, "search_by_lookup", noted)
     monkeypatch.setattr(Searcher, "_fixed", noted_fixed)
-    monkeypatch.setattr(searcher_module, "runs_on_gpu", lambda method, batch, items: batch >= 5)
+    monkeypatch.setattr(searcher_module, "runs_on_gpu", lambda method, rerank, batch, items: batch >= 5)
     assert world.searcher.programs  # made on the CPU
     world.searcher.device, world.searcher.gpu = "cuda", True
     for options in (
