@@ -47,11 +47,11 @@ def tables(figures: dict[str, Any]) -> dict[str, str]:
         "codes beside ivf": _beside_ivf(figures.get("kernel", {})),
         "generate": _generate(cpu.get("generate", {})),
         "scale": _scale(cpu.get("scale", {})),
-        "profile": _profile(cpu.get("profile", {})),
-        "rows": _rows(cpu.get("rows", {})),
-        "floor": _floor(gpu),
-        "against": _against(gpu),
         "gpu": _gpu(gpu),
+        "decoder on a gpu": _short(gpu.get("short", {})),
+        "rule": _rule(gpu.get("rule", {})),
+        "rerank": _rerank(gpu.get("rerank", {})),
+        "against": _against(gpu),
     }
 
 
@@ -78,12 +78,15 @@ def beside_faiss(cpu: dict[str, Any]) -> dict[str, Any]:
     return {**pools, "command": command, "faiss_versions": faiss["versions"]}
 
 
+LEFT_OUT = ("batch 64", "ef 8", "ef 32", "ef 128", "nprobe 8", "nprobe 16", "nprobe 64", "nprobe 128")
+
+
 def _lookup(phase: dict[str, Any]) -> str:
     """Milliseconds relative to our lookup with codes at the same pool, since machines differ."""
     rows: Rows = []
     pools = [key for key in phase if key.isdigit()]
     names = list(dict.fromkeys(name for pool in pools for name in phase[pool]))
-    for name in names:
+    for name in (name for name in names if not name.endswith(LEFT_OUT)):
         line = [name]
         for pool in pools:
             own = phase[pool].get(name)
@@ -156,13 +159,15 @@ def _kernel_source(found: dict[str, Any]) -> str:
 
 
 def _generate(phase: dict[str, Any]) -> str:
-    settings = [key for key in phase if "threads" in key]
+    settings = [key for key in phase if key.startswith("1 threads")]
     names = list(dict.fromkeys(name for key in settings for name in phase[key] if "over" not in name))
     rows = [
         [name, *(f"{phase[key][name] / phase[key]['encode']:.2f}" for key in settings), _same(phase, name)]
         for name in names
+        if not name.startswith("level by level") and "bfloat16" not in name
     ]
-    return _source(phase, "cpu") + _table(["time over encoding the text", *settings, "same 10 best"], rows)
+    head = ["time over encoding the text", *(key.split(", ")[1] for key in settings), "same 10 best"]
+    return _source(phase, "cpu") + _table(head, rows)
 
 
 def _same(phase: dict[str, Any], name: str) -> str:
@@ -182,65 +187,62 @@ def _scale(phase: dict[str, Any]) -> str:
     return _source(phase, "cpu") + _table(head, rows)
 
 
-def _profile(phase: dict[str, Any]) -> str:
-    rows: Rows = []
-    for name, parts in phase.items():
-        if isinstance(parts, dict) and name != "versions":
-            whole = sum(parts.values()) if "micro" in name else 1.0
-            best = sorted(parts.items(), key=lambda pair: -pair[1])[:6]
-            rows.append([name, ", ".join(f"{key} {100 * value / whole:.0f} %" for key, value in best)])
-    return _source(phase, "cpu") + _table(["one query", "where the time goes"], rows)
-
-
-def _rows(phase: dict[str, Any]) -> str:
-    found = {name: row for name, row in phase.items() if isinstance(row, dict) and "hit@5" in row}
-    keys = list(next(iter(found.values()), {}))
-    rows = [[name, *(f"{100 * row[key]:.1f}" for key in keys)] for name, row in found.items()]
-    return _source(phase, "cpu") + _table(["mean over 15 rows, val", *keys], rows)
-
-
-def _floor(gpu: dict[str, Any]) -> str:
-    """The counted floor of each search, and what was measured beside it."""
-    from speed_floor import Rates, floors
-
-    if "ceilings" not in gpu:
-        return _table([], [])
-    found = gpu["ceilings"]
-    rates = Rates(found["copy_bytes_per_s"], found["bf16_flops_per_s"], found["launch_in_a_graph_us"] / 1e6)
-    rows: Rows = []
-    for name, own in floors(rates).items():
-        search, batch = name.rsplit(", ", 1)
-        if search == "lookup":
-            measured = gpu["lookup"]["lookup, 8 leaves a beam"][batch]
-        else:
-            measured = gpu["generate"]["1000000"][f"{search}, beam 50"][batch]
-        least, most = own.pop("queries a second at most"), measured["queries_per_s"]
-        cells = [f"{value:,.4g}" for value in own.values()]
-        rows.append([name, *cells, f"{least:,.0f}", f"{most:,.0f}", f"{most / least:.2f}"])
-    keys = [*own, "queries a second at most", "measured", "share of the floor's"]
-    about = (
-        f"{rates.copy / 1e12:.1f} TB/s, {rates.products / 1e12:.0f} bf16 TFLOP/s, "
-        f"{1e6 * rates.launch:.2f} microseconds a launch inside a graph ({found['device']}).\n\n"
-    )
-    return about + _table(["", *keys], rows)
-
-
 BATCHES = ("batch 1", "batch 16", "batch 64", "batch 256", "batch 1024")
+ENDS = ("batch 1", "batch 256")
+RULE_BATCHES = ("batch 1", "batch 4", "batch 8", "batch 16", "batch 64", "batch 256")
 
 
 def _gpu(gpu: dict[str, Any]) -> str:
+    """Lookup beside exact search, and in the largest pools."""
     rows: Rows = []
-    for phase in (
-        "generate", "compiled_generate", "transformers", "lookup", "compiled_lookup", "exact", "scale",
-    ):  # fmt: skip
+    for phase in ("lookup", "exact", "scale"):
         for path, rates in _rated(gpu.get(phase, {})):
-            cells = [f"{rates[b]['queries_per_s']:,.0f}" if b in rates else "" for b in BATCHES]
+            cells = [f"{rates[b]['queries_per_s']:,.0f}" if b in rates else "" for b in ENDS]
             pools = [f"{int(key):,} items" for key in path if key.isdigit()]
-            names = [key for key in path if not key.isdigit()]
+            names = [key for key in path if not key.isdigit()] or ["exact, width 768"]
             found = f"{rates['recall']['10 best']:.3f}" if "recall" in rates else ""
-            rows.append([", ".join([phase.replace("_", " "), *pools]), ", ".join(names), *cells, found])
-    head = ["queries a second", "", *BATCHES, "recall of the 10 nearest"]
-    return _source(gpu.get("generate", {}), "gpu") + _table(head, rows)
+            rows.append([", ".join([*names, *(pools or ["1,000,000 items, width 256"])]), *cells, found])
+    head = ["queries a second", *ENDS, "recall of the 10 nearest"]
+    return _source(gpu.get("lookup", {}), "gpu") + _table(head, rows)
+
+
+def _short(phase: dict[str, Any]) -> str:
+    """The decoder by short attention, over torch's attention and as a share of the floor."""
+    rows: Rows = []
+    for search in ("early stop", "full depth"):
+        for batch in (1, 256):
+            own, other = (
+                phase.get(f"{search}, batch {batch}, {way}", {})
+                for way in ("short attention", "torch's attention")
+            )
+            if own:
+                gain = own["queries_per_s"] / other["queries_per_s"]
+                cells = [f"{own['queries_per_s']:,.0f}", f"{own['share_of_floor']:.2f}", f"{gain:.1f}"]
+                rows.append([f"{search}, batch {batch}", *cells])
+    head = ["T5-small's shape, beam 50", "queries a second", "of what is possible", "times torch's attention"]
+    return _source(phase, "gpu") + _table(head, rows)
+
+
+def _rule(phase: dict[str, Any]) -> str:
+    """Milliseconds of a batch on the GPU over those on the CPU beside it."""
+    rows: Rows = []
+    for name, own in phase.items():
+        if name.endswith(", gpu"):
+            beside = phase[name.removesuffix("gpu") + "cpu"]
+            cells = [f"{own[b] / beside[b]:.2f}" if b in own and b in beside else "" for b in RULE_BATCHES]
+            rows.append([name.removesuffix(", gpu"), *cells])
+    return _source(phase, "gpu") + _table(["time over the CPU's", *RULE_BATCHES], rows)
+
+
+def _rerank(phase: dict[str, Any]) -> str:
+    rows: Rows = []
+    for name, own in phase.items():
+        if name.endswith(", gpu"):
+            beside = phase[name.removesuffix("gpu") + "cpu"]["queries_per_s"]
+            rate = own["queries_per_s"]
+            rows.append([name.removesuffix(", gpu"), f"{rate:,.0f}", f"{rate / beside:.2f}"])
+    head = ["re-ranked by, in a million items, beam 50", "queries a second on the GPU", "times the CPU's"]
+    return _source(phase, "gpu") + _table(head, rows)
 
 
 def _rated(part: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -256,19 +258,12 @@ def _rated(part: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[t
 def _against(gpu: dict[str, Any]) -> str:
     """Ours over transformers' `generate`, which was measured in batches of 1 and 16."""
     rows: Rows = []
-    if "transformers" in gpu:
-        plain, compiled = gpu["generate"]["1000000"], gpu.get("compiled_generate", {})
-        early, full = "early stop, beam 50", "full depth, beam 50"
-        pairs = {
-            "early stop, one at a time": (plain[early], "batch 1", "batch 1"),
-            "early stop, one at a time, compiled": (compiled.get(early, plain[early]), "batch 1", "batch 1"),
-            "early stop, batch 256, over theirs at 16": (plain[early], "batch 256", "batch 16"),
-            "full depth, one at a time": (plain[full], "batch 1", "batch 1"),
-            "full depth, batch 256, over theirs at 16": (plain[full], "batch 256", "batch 16"),
-        }
-        for name, (ours, batch, other) in pairs.items():
-            ratio = ours[batch]["queries_per_s"] / gpu["transformers"][other]["queries_per_s"]
-            rows.append([name, f"{ratio:,.0f}"])
+    if "transformers" in gpu and "short" in gpu:
+        for search in ("early stop", "full depth"):
+            for batch, other in ((1, "batch 1"), (256, "batch 16")):
+                ours = gpu["short"][f"{search}, batch {batch}, short attention"]["queries_per_s"]
+                ratio = ours / gpu["transformers"][other]["queries_per_s"]
+                rows.append([f"{search}, batch {batch}, over theirs in {other}", f"{ratio:,.0f}"])
     return _table(["ours at 1,000,000 items, beam 50", "times transformers' `generate` at 100,000"], rows)
 
 
@@ -319,13 +314,17 @@ Curves = dict[str, list[tuple[float, float]]]
 
 def _by_batch(gpu: dict[str, Any]) -> Curves:
     """Queries a second by batch, in a million items (transformers: in 100,000)."""
-    generate, lookup = gpu["generate"]["1000000"], gpu["lookup"]
+    lookup, short = gpu["lookup"], gpu["short"]
+    ours = {
+        search: {b: short[f"{search}, {b}, short attention"] for b in ENDS}
+        for search in ("early stop", "full depth")
+    }
     rows = {
         "lookup": lookup["lookup, 8 leaves a beam"],
         "exact search, width 256": lookup["exact, bf16"],
         "exact search, width 768": gpu["exact"]["1000000"],
-        "decoder, early stop": generate["early stop, beam 50"],
-        "decoder, full depth": generate["full depth, beam 50"],
+        "decoder, early stop": ours["early stop"],
+        "decoder, full depth": ours["full depth"],
         "transformers' generate": gpu["transformers"],
     }
     return {
@@ -337,8 +336,7 @@ def _by_batch(gpu: dict[str, Any]) -> Curves:
 def _by_pool(gpu: dict[str, Any]) -> Curves:
     """Queries a second by pool, in batches of 256."""
     phases = {"exact search, width 768": ("exact", "")}
-    phases |= {f"decoder, {name}": ("generate", f"{name}, beam 50") for name in ("early stop", "full depth")}
-    phases |= {"lookup": ("scale", "lookup")}
+    phases |= {"lookup": ("scale", "lookup"), "decoder of mini's shape": ("scale", "generate, early stop")}
     curves: Curves = {}
     for label, (phase, search) in phases.items():
         pools = {int(p): row[search] if search else row for p, row in gpu[phase].items() if p.isdigit()}

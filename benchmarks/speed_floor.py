@@ -56,18 +56,3 @@ def decoder_floor(
     logits = 2 * 4 * (steps + rest) * max(shape.sizes) * batch  # written once, read once
     kernels = (3 if full else 2) * (16 * shape.layers + 4) + 120
     return floor(rates, batch, rows * shape.layers * layer + prefix + head, weights, logits, kernels)
-
-
-def floors(rates: Rates) -> dict[str, dict[str, Any]]:
-    """The searches of docs/speed.md: T5-small, 9 levels of 4096, beam 50; lookup, 256 codes, beam 200."""
-    shape = DecoderShape.preset("t5-small", 768, (3, *[4096] * 8))
-    every: dict[str, dict[str, Any]] = {}
-    for batch in (1, 256):
-        for full in (False, True):
-            name = f"{'full depth' if full else 'early stop'}, batch {batch}"
-            every[name] = decoder_floor(rates, shape, 50, 3, batch, full)
-    codes, dim, batch, leaves = 2051, 256, 256, 8 * 200
-    touched = batch * (4 * codes + 16 * leaves)  # tables of scores, leaves with their records
-    lookup = floor(rates, batch, codes * dim, 4 * codes * dim, touched, 130, slower=16)  # in float32
-    every["lookup, batch 256"] = lookup | {"megabytes of logits a batch": 0.0}
-    return every
