@@ -122,7 +122,7 @@ def test_an_unknown_wish_is_refused(engine):
         engine.search("red", want="video")
 
 
-def test_images_ask_without_a_sentence_and_texts_with_one(engine, model, pictures, fake):
+def test_images_and_texts_for_texts_ask_without_a_sentence_others_with_one(engine, model, pictures, fake):
     engine.add([*images(pictures), *texts(fake)])
 
     def asked(query, **how):
@@ -131,7 +131,9 @@ def test_images_ask_without_a_sentence_and_texts_with_one(engine, model, picture
 
     blue = pictures / "blue.png"
     assert asked(blue) == ["", ""] and asked(blue, want="text") == [""]  # one query for each modality
-    assert all(asked("blue")) and all(asked(Query(image=blue, text="but green")))
+    assert asked("blue", want="text") == [""]
+    assert all(asked("blue", want="image")) and all(asked(Query(image=blue, text="but green")))
+    assert sorted(map(bool, asked("blue"))) == [False, True]
     assert asked(blue, instruction="Find its name.") == ["Find its name."]
     assert asked(blue, want="any", instruction="Find its name.") == ["Find its name."]
     assert asked(Query(image=blue, instruction="Find it."), want="any") == ["Find it."]

@@ -65,8 +65,8 @@ def query_text(instruction: str | None, text: str | None) -> str:
     return clean(f"{clean(instruction)} {text or ''}")
 
 
-# queries that the engine asks without a sentence unless the user gives one: see benchmarks/instructions.py
-ASKED_PLAINLY = frozenset({IMAGE})
+# (given, wanted) that the engine asks without a sentence unless the user gives one: benchmarks/instructions.py
+ASKED_PLAINLY = frozenset({(IMAGE, IMAGE), (IMAGE, TEXT), (IMAGE, PAIR), (TEXT, TEXT)})
 
 
 def default_instruction(have: Modality, want: Modality) -> str:
@@ -76,7 +76,7 @@ def default_instruction(have: Modality, want: Modality) -> str:
 
 def engine_instruction(have: Modality, want: Modality) -> str:
     """What the engine puts before a query whose user gives no instruction; "" for nothing."""
-    return "" if have in ASKED_PLAINLY else default_instruction(have, want)
+    return "" if (have, want) in ASKED_PLAINLY else default_instruction(have, want)
 
 
 class Instruction(NamedTuple):

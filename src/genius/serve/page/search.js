@@ -112,7 +112,7 @@ async function run(cursor = null) {
     if (mine !== running) return false;
     failed = null;
     $("notice").hidden = true;
-    const close = answer.hits.length > 0 && (answer.hits[0].confidence ?? 1) >= CLOSE; // null: the model does not tell
+    const close = answer.hits.some((hit) => (hit.confidence ?? 1) >= CLOSE); // null: the model does not tell
     const found = answer.hits.length ? answer : { ...answer, hits: answer.nearest };
     const first = cursor ? results.append(found) : results.set(found);
     say(answer, cursor);
