@@ -35,10 +35,11 @@ class World:
     val: Pairs
     quantizer: Quantizer
 
-    def decoder(self, dropout: float = 0.0) -> Decoder:
+    def decoder(self, dropout: float = 0.0, query_logits: bool = False) -> Decoder:
         shape = DecoderShape(
-            DIM, SIZES, layers=2, width=32, heads=2, head_width=16, feed_forward=64, prefix=4, dropout=dropout
-        )
+            DIM, SIZES, layers=2, width=32, heads=2, head_width=16, feed_forward=64, prefix=4,
+            dropout=dropout, query_logits=query_logits,
+        )  # fmt: skip
         return fresh_decoder(shape, self.quantizer.residual.codebooks(), seed=0)
 
 

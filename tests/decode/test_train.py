@@ -73,6 +73,18 @@ def test_every_objective_runs(world: Any, tmp_path: Path, objective: DecoderObje
     assert losses[-1] < losses[0]
 
 
+def test_query_logits_find_items_untrained_and_more_when_trained(world: Any, tmp_path: Path) -> None:
+    decoder = world.decoder(query_logits=True)
+    checked = validator(decoder.eval(), world.quantizer, world.val, DecoderValidation())
+    untrained, plain = (
+        checked(),
+        validator(world.decoder().eval(), world.quantizer, world.val, DecoderValidation())(),
+    )
+    assert untrained["hit@5"] > 2 * plain["hit@5"]
+    _, result = learn(world, tmp_path, DecoderObjective(soft=SoftTargetOptions()), decoder=decoder)
+    assert result.metrics["hit@5"] > untrained["hit@5"]
+
+
 def test_narrow_numbers_learn_too(world: Any, tmp_path: Path) -> None:
     plan = OptimiserConfig(steps=40, batch=32, rate=3e-3, check_every=20, precision="bfloat16")
     losses, result = learn(world, tmp_path, DecoderObjective(soft=SoftTargetOptions()), plan)
