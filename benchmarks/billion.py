@@ -74,7 +74,7 @@ def main(
         before = _resident_bytes()
         with Timer() as build:
             trie = Trie.build(codes, pool.sizes)
-        found[str(items)] = row = {
+        row: dict[str, Any] = {
             "codes_made_seconds": round(making.seconds, 1),
             "build_seconds": round(build.seconds, 1),
             "build_bytes_per_item_beside_the_codes": round((_peak_bytes() - before) / items, 1),
@@ -82,6 +82,7 @@ def main(
             "tree_levels": trie.tree_levels,
             "cpu": {},
         }
+        found[str(items)] = row
         del codes
         yield result
         searcher, segments = Searcher(pool.codebooks), [TrieSegment(trie)]

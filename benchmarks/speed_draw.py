@@ -21,8 +21,10 @@ def draw(results: Path, docs: Path) -> None:
 
 
 def read_figures(results: Path) -> dict[str, Any]:
-    """The figures of `speed.py` on a CPU and on a GPU, and of `kernel.py`."""
-    files = {"cpu": "speed-cpu.json", "gpu": "speed-gpu.json", "kernel": "kernel.json"}
+    """The figures of `speed.py` on a CPU and on a GPU, of `kernel.py` and of `billion.py`."""
+    files = {
+        "cpu": "speed-cpu.json", "gpu": "speed-gpu.json", "kernel": "kernel.json", "large": "billion.json",
+    }  # fmt: skip
     return {
         kind: json.loads((results / name).read_text()) if (results / name).exists() else {}
         for kind, name in files.items()
@@ -46,7 +48,7 @@ def tables(figures: dict[str, Any]) -> dict[str, str]:
         "vectors beside hnsw": _beside_hnsw(figures.get("kernel", {})),
         "codes beside ivf": _beside_ivf(figures.get("kernel", {})),
         "generate": _generate(cpu.get("generate", {})),
-        "scale": _scale(cpu.get("scale", {})),
+        "scale": _scale(figures.get("large", {})),
         "gpu": _gpu(gpu),
         "decoder on a gpu": _short(gpu.get("short", {})),
         "rule": _rule(gpu.get("rule", {})),
@@ -175,16 +177,23 @@ def _same(phase: dict[str, Any], name: str) -> str:
     return "" if share is None else f"{share:.3f}"
 
 
-def _scale(phase: dict[str, Any]) -> str:
-    pools = [key for key in phase if key.isdigit()]
-    keys = ["build_processor_seconds", "bytes_per_item", "peak_bytes_per_item_of_the_build", "tree_levels"]
-    rows: Rows = [
-        [key.replace("_", " "), *(f"{phase[pool][key]:g}" for pool in pools), ""] for key in keys if pools
-    ]
-    for key, ratio in phase.get("many over few", {}).items():
-        rows.append([key, *("" for _ in pools), f"{ratio:.2f}"])
-    head = ["", *(f"{int(pool):,} items" for pool in pools), "cost of the larger pool over the smaller"]
-    return _source(phase, "cpu") + _table(head, rows)
+def _scale(found: dict[str, Any]) -> str:
+    """Times over those in the smallest pool, and recall."""
+    pools = found.get("sizes", {})
+    if not pools:
+        return _table([], [])
+    first = next(iter(pools.values()))
+    rows: Rows = [["bytes per item", *(f"{own['bytes_per_item']:g}" for own in pools.values())]]
+    name = "build_bytes_per_item_beside_the_codes"
+    rows.append(["peak bytes per item of the build", *(f"{own[name]:g}" for own in pools.values())])
+    for search, base in first["cpu"].items():
+        cells = []
+        for own in (pool["cpu"][search] for pool in pools.values()):
+            recall = f" / {own['recall']:.3f}" if "recall" in own else ""
+            cells.append(f"{own['ms'] / base['ms']:.2f}{recall}")
+        rows.append([f"{search}: time / recall", *cells])
+    head = ["", *(f"{int(items):,} items" for items in pools)]
+    return f"`{found['command']}`, [figures](../benchmarks/results/billion.json)\n\n" + _table(head, rows)
 
 
 BATCHES = ("batch 1", "batch 16", "batch 64", "batch 256", "batch 1024")

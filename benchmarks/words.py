@@ -6,11 +6,12 @@ Rows of the benchmark with text queries whose right items have texts, each in th
 modality it wants; hit@5 in percent, means over the rows. For `typos`, two neighbouring letters are exchanged
 in each word of four letters or more. For `product numbers`, every item has one, in its metadata or as its
 file name; half of the queries ask for it as it is, half with two digits exchanged. Of the `weights` that cost
-no row of val more than a point on queries as they are, `best on val` has the highest mean over the kinds of
-queries; the engine has those. `confidence` compares how sure the first answers are with how many are right.
-`bounds` has the same means where only so many items may have a word that is looked up, so many lengths are
-compared and so many items kept, with ten answers by vectors. `cost` is the processor time of looking up the
-words of a query in collections of different sizes, and the bytes that the index of words takes.
+no row of val more than 1.5 points on queries as they are (or least, if all cost more), `best on val` has the
+highest mean over the kinds of queries; the engine has those. `confidence` compares how sure the first answers
+are with how many are right. `bounds` has the same means where only so many items may have a word that is
+looked up, so many lengths are compared and so many items kept, with ten answers by vectors. `cost` is the
+processor time of looking up the words of a query in collections of different sizes, and the bytes that the
+index of words takes.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ from genius.types import Item, Modality
 
 ROWS = ("flickr8k 1", "flickr8k 2", "ikea 2")
 KINDS = ("as they are", "typos", "product numbers")
-GRID = [WordWeights(share, full) for share in (1.0, 2.0, 3.0, 4.0) for full in (0.0, 8.0, 16.0)]
-LOSS = 1.0  # points of hit@5 that a row may lose
+GRID = [WordWeights(share, full) for share in (0.25, 0.5, 1.0, 2.0, 3.0, 4.0) for full in (0.0, 8.0, 16.0)]
+LOSS = 1.5  # points of hit@5 that a row may lose
 TOP, AT = 100, 5
 ENGINE_TOP = 10
 BOUNDS = ((4096, 1000, 200), (1024, 200, 200), (1024, 100, 100), (1024, 64, 64), (512, 100, 100))
@@ -241,11 +242,10 @@ def with_bounds(
 def chosen(val: Mapping[str, Any]) -> Any:
     """The best weights on val, with the mean over the kinds of queries."""
     plain = val[KINDS[0]]
-    fair = [
-        name
-        for name, own in plain["weights"].items()
-        if all(own[row] >= plain["vectors"][row] - LOSS for row in ROWS)
-    ]
+    lost = {
+        name: max(plain["vectors"][row] - own[row] for row in ROWS) for name, own in plain["weights"].items()
+    }
+    fair = [name for name in lost if lost[name] <= max(LOSS, min(lost.values()))]
     return max(fair, key=lambda name: statistics.mean(val[kind]["weights"][name]["mean"] for kind in KINDS))
 
 

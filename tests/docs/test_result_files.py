@@ -16,10 +16,8 @@ FILES = sorted((REPOSITORY / "benchmarks" / "results").glob("*.json"))
 # Measured before commits were recorded. A file leaves the list when it is measured again.
 OLDER = frozenset(
     {
-        "ablations", "any_modality", "chaos", "cluster", "confidence", "decode", "duplicates",
-        "encoders", "fit", "frontier-cpu", "frontier-cuda", "ingest", "instructions", "mini",
-        "photos", "recipe", "results-local", "results-universal", "server", "speed-cpu",
-        "speed-gpu", "startup", "training", "trie", "words",
+        "ablations", "chaos", "cluster", "duplicates", "encoders", "frontier-cpu", "frontier-cuda",
+        "ingest", "recipe", "server", "speed-cpu", "speed-gpu", "startup", "training", "trie",
     }
 )  # fmt: skip
 

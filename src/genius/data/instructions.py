@@ -65,7 +65,7 @@ def query_text(instruction: str | None, text: str | None) -> str:
     return clean(f"{clean(instruction)} {text or ''}")
 
 
-# (given, wanted) that the engine asks without a sentence unless the user gives one: benchmarks/instructions.py
+# (given, wanted) that the engine asks without a sentence unless there is one: benchmarks/instructions.py
 ASKED_PLAINLY = frozenset({(IMAGE, IMAGE), (IMAGE, TEXT), (IMAGE, PAIR), (TEXT, TEXT)})
 
 

@@ -3,7 +3,7 @@
 An item that has words of the query ranks as if it were more similar than its vector says, by so many standard
 deviations of the similarities with a sample of the items:
 
-    3 s + 16 s^4,   s from 0 to 1 its score by words
+    s / 4 + 8 s^4,   s from 0 to 1 its score by words
 
 so some of the words decide between items of about the same similarity, and an item that has all of them (a
 product number, the name of a file) comes first. The weights were chosen on validation data
@@ -36,8 +36,8 @@ LEAST_DEVIATION = 0.02  # of similarities that are all alike
 class WordWeights(NamedTuple):
     """Standard deviations that a full match counts: in proportion to the score, and for all words."""
 
-    share: float = 3.0
-    full: float = 16.0
+    share: float = 0.25
+    full: float = 8.0
 
 
 WEIGHTS = WordWeights()
