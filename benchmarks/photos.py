@@ -9,7 +9,8 @@ Queries are asked as the engine asks them, exact search on phi:
 - by name: "a photo of a NAME" ranks all labelled photos; mean average precision, and how often the first one
   and one of the first five are right;
 - by caption: each caption ranks all captioned photos; recall of its own photo among the first one and five;
-- by photo: each labelled photo ranks the others; precision of the first three.
+- by photo: each labelled photo ranks the others; precision of the first three;
+- all of it once more with pictures of other sizes, which the image tower was not trained for.
 
 Writes benchmarks/results/photos.json.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from genius.data.instructions import engine_instruction, query_text
 from genius.encode.images import decode
 from genius.encode.mini.encoder import MiniEncoder
 from genius.encode.mini.encoder import load as load_mini
+from genius.encode.preprocess import Preprocess
 from genius.types import Modality
 
 SMALL = ("tiny_imagenet/", "intel_scenes/")  # 64 pixels wide
@@ -58,6 +61,12 @@ def read_photos(folder: Path, kind: str) -> Photos:
             if (row["split"], row["kind"]) == ("val", kind) and not row["file"].startswith(SMALL):
                 found.setdefault(folder / row["file"], set()).add(row["text"])
     return Photos(list(found), list(found.values()))
+
+
+OTHER_SIZES = {  # than whole pictures of 224 pixels, without other training
+    **{f"whole pictures of {side} pixels": Preprocess(side, keep_ratio=False) for side in (192, 256, 288)},
+    "the middle, 224 pixels": Preprocess(224),
+}
 
 
 def unit(vectors: Array) -> Array:
@@ -91,9 +100,11 @@ def by_photo(vectors: Array, photos: Photos) -> float:
 
 
 @torch.inference_mode()
-def mini_images(encoder: MiniEncoder, files: list[Path], chunk: int = 32) -> Array:
-    """Files to the encoder's image vectors."""
-    pixels = torch.from_numpy(decode(files, encoder.preprocess).pixels)
+def mini_images(
+    encoder: MiniEncoder, files: list[Path], preprocess: Preprocess | None = None, chunk: int = 32
+) -> Array:
+    """Files to the encoder's image vectors, of pictures as it reads them or prepared otherwise."""
+    pixels = torch.from_numpy(decode(files, preprocess or encoder.preprocess).pixels)
     return unit(torch.cat([encoder.image_vectors(part) for part in torch.split(pixels, chunk)]).numpy())
 
 
@@ -122,6 +133,10 @@ def main(photos: Path, encoder: str = "") -> dict[str, Any]:
         "names": len(names), "named photos": len(named.files),
         "captions": len(captions), "captioned photos": len(captioned.files),
         "mini": figures(lambda files: mini_images(loaded, files)),
+        "other sizes": {
+            name: figures(partial(mini_images, loaded, preprocess=preprocess))
+            for name, preprocess in OTHER_SIZES.items()
+        },
     }  # fmt: skip
 
 
