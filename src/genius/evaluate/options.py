@@ -42,7 +42,7 @@ class FrontierOptions:
 class GenerativeConfig:
     """Network and training of a generative baseline's decoder: by default our own decoder's in bench.toml."""
 
-    steps: int = 4000
+    steps: int = 8000
     batch: int = 512
     rate: float = 1e-3
     warmup: int = 100
