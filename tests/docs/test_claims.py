@@ -30,7 +30,7 @@ CLAIMS = {
     "Codes fitted to the pool, without labels, lose less than the shipped ones": lambda: (
         all(hit(setting, "fitted+codes") > hit(setting, "lookup+codes") for setting in SETTINGS)
     ),
-    "FAISS's residual quantizer is behind them in the universal pool, level with them in small ones": lambda: (
+    "residual quantizer is behind them in the universal pool, level with them in small ones": lambda: (
         hit("universal", "fitted+codes") > hit("universal", "faiss-rq")
         and abs(hit("local", "fitted+codes") - hit("local", "faiss-rq")) < 0.005
     ),
