@@ -13,7 +13,7 @@ from genius.decode.shape import SPECIAL_ROWS, DecoderShape
 from genius.errors import BadInput
 from genius.seeding import generator_for
 
-QUERY_SCALE = 30.0  # of the similarities that `query_logits` start as; that of soft targets is 25 to 65
+QUERY_SCALE = 30.0  # of the similarities that `query_logits` start as
 
 
 def fresh_decoder(shape: DecoderShape, codebooks: Sequence[Tensor], seed: int, scale: float = 1.0) -> Decoder:
