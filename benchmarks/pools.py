@@ -8,6 +8,7 @@ unevenly filled as those of real collections.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from genius.quantize.model import Quantizer
 Floats = NDArray[np.float32]
 Codes = NDArray[Any]
 CHUNK = 100_000
+DRAWN = 1 << 22  # codes drawn at once
 LEVELS, CODES = 9, 256
 
 
@@ -102,14 +104,20 @@ class QuantizedPool:
 
 
 def multiply_codes(codes: Codes, items: int, seed: int = 0) -> Codes:
-    """So many synthetic codes with the prefixes of `codes`: levels 0-2, 3-5 and 6-8 of three items drawn."""
+    """So many synthetic codes with the prefixes of `codes`: levels 0-2, 3-5, … of several items drawn."""
     out = np.empty((items, codes.shape[1]), dtype=np.uint8)
-    for start in range(0, items, 1 << 22):
-        part = out[start : start + (1 << 22)]
-        rng = np.random.default_rng((seed, start))
-        for first in range(0, codes.shape[1], 3):
-            drawn = rng.integers(0, len(codes), len(part), dtype=np.int32)
-            part[:, first : first + 3] = codes[drawn, first : first + 3]
+    parts = {
+        first: np.ascontiguousarray(codes[:, first : first + 3]) for first in range(0, codes.shape[1], 3)
+    }
+
+    def fill(start: int) -> None:
+        rng, rows = np.random.default_rng((seed, start)), out[start : start + DRAWN]
+        for first, part in parts.items():
+            drawn = rng.integers(0, len(codes), len(rows), dtype=np.int32)
+            rows[:, first : first + 3] = part.take(drawn, axis=0)
+
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(fill, range(0, items, DRAWN)))
     return out
 
 

@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 
 from genius.search import kernel
 from genius.search.cell_search import CellSearch
-from genius.search.cells import MAX_CELLS, CellCodebooks, Cells, cell_candidates, parents_kept
+from genius.search.cells import (
+    MAX_CELLS,
+    MAX_DEEP_CELLS,
+    CellCodebooks,
+    Cells,
+    cell_candidates,
+    parents_kept,
+)
 from genius.search.codebooks import Codebooks
 from genius.search.kernel import CompiledCells, load_kernel
 from genius.search.kernel.build import compile_kernel
@@ -30,7 +37,13 @@ from genius.search.segment import TrieSegment
 from genius.search.trie import Trie
 
 DIM = 21  # code vectors are filled up
-SIZES = {"few": (3, 7, 5, 4), "mini": (3, 40, 40, 30, 20), "wide": (2, 200, 150, 100, 9), "plain": (11, 11)}
+SIZES = {
+    "few": (3, 7, 5, 4),
+    "mini": (3, 40, 40, 30, 20),
+    "wide": (2, 200, 150, 100, 9),
+    "plain": (11, 11),
+    "deep": (3, 30, 30, 20, 7),
+}
 
 
 @pytest.fixture(scope="session", params=["", " -DPLAIN"], ids=["fast", "plain"])
@@ -59,7 +72,9 @@ class Pool:
             for size, length in zip(sizes, shrink, strict=True)
         ]
         self.codebooks = Codebooks(self.books)
-        self.cell_books = CellCodebooks(self.codebooks)
+        deep = sizes == SIZES["deep"]
+        self.cell_books = CellCodebooks(self.codebooks, MAX_DEEP_CELLS if deep else MAX_CELLS)
+        self.prefix_inverse = self.cell_books.prefix_inverse()
         self.trie = Trie.build(self.codes, sizes)
         self.cells = Cells(self.trie, self.cell_books)
         self.cells.nearest = min(self.cells.nearest, 16)  # as in a large pool: then some cells are left out
@@ -81,15 +96,15 @@ def naive(pool: Pool, rows: Any, beam: int, leaves: int, limit: int, filtered: b
         inverse = int(books.inverse(np.array([np.linalg.norm(vector)], np.float32))[0])
         if len(prefix) <= books.depth:  # what is rounded differently is no matter here
             place = np.ravel_multi_index(prefix, pool.sizes[: len(prefix)])
-            assert abs(inverse - int(books.prefix_inverse[len(prefix) - 1][place])) <= 1
-            inverse = int(books.prefix_inverse[len(prefix) - 1][place])
+            assert abs(inverse - int(pool.prefix_inverse[len(prefix) - 1][place])) <= 1
+            inverse = int(pool.prefix_inverse[len(prefix) - 1][place])
         return sum(int(tables[level][code]) for level, code in enumerate(prefix)) * inverse
 
     kept: list[tuple[int, ...]] = [()]
     under = dict(items)
     for level in range(1, books.depth + 1):
         prefixes = {codes[:level] for codes in items.values() if codes[: level - 1] in kept}
-        most = beam if level == books.depth else parents_kept(beam)
+        most = pool.cells.kept(beam) if level == books.depth else parents_kept(beam)
         kept = sorted(prefixes, key=lambda prefix: (-score(prefix), prefix))[:most]
         nearest = pool.cells.nearest
         if level == books.depth and len(kept) > nearest and not filtered:
@@ -104,8 +119,10 @@ def naive(pool: Pool, rows: Any, beam: int, leaves: int, limit: int, filtered: b
             if len(taken) < leaves:
                 taken |= {row: codes for row, codes in under.items() if codes[: books.depth] == cell}
         under = taken
-    lengths = pool.codebooks.lengths(pool.codes[list(under)].astype(np.uint16)) if under else []
-    inverses = dict(zip(under, books.inverse(np.asarray(lengths, np.float32)).tolist(), strict=True))
+    rounded = [np.rint(book / books.unit) for book in pool.books]
+    sums = np.sum([book[pool.codes[list(under), level]] for level, book in enumerate(rounded)], axis=0)
+    lengths = np.linalg.norm(sums, axis=-1).astype(np.float32) * books.unit
+    inverses = dict(zip(under, books.inverse(lengths).tolist(), strict=True)) if under else {}
 
     def item_score(row: int) -> int:
         return sum(int(table[code]) for table, code in zip(tables, under[row], strict=True)) * inverses[row]
@@ -255,15 +272,29 @@ def test_whole_numbers_are_close_to_the_cosine() -> None:
     np.testing.assert_allclose(found.scores / unit, cosine, atol=0.02)
 
 
+@pytest.mark.parametrize("name", SIZES)
+def test_lengths_of_items_are_close_to_those_of_their_sums(library: Any, name: str) -> None:
+    pool = Pool(SIZES[name], 1000, 3)
+    expected = pool.cell_books.inverse(np.linalg.norm(pool.sums(), axis=1))[pool.trie.rows(np.arange(1000))]
+    for search in (
+        cell_candidates,
+        lambda trie, cells, *a, **o: CompiledCells(library, cells).candidates(trie, *a, **o),
+    ):
+        cells = Cells(pool.trie, pool.cell_books)
+        cells.nearest = 10**6
+        search(pool.trie, cells, pool.z, 10**6, leaves=1000, limit=1000)
+        np.testing.assert_allclose(cells.inverse, expected, rtol=5e-3)
+
+
 def test_prefixes_are_as_long_as_their_sums() -> None:
     pool = Pool(SIZES["few"], 50, 1)
     books = pool.cell_books
-    assert books.depth == 4 and [len(of) for of in books.prefix_inverse] == list(
+    assert books.depth == 4 and [len(of) for of in pool.prefix_inverse] == list(
         accumulate(pool.sizes, lambda a, b: a * b)
     )
     sums = pool.books[0][:, None] + pool.books[1]
     expected = books.inverse(np.linalg.norm(sums.reshape(-1, DIM), axis=1))
-    assert np.abs(books.prefix_inverse[1].astype(int) - expected.astype(int)).max() <= 1
+    assert np.abs(pool.prefix_inverse[1].astype(int) - expected.astype(int)).max() <= 1
 
 
 def test_pools_that_cells_do_not_suit_are_left_to_the_beam() -> None:
@@ -305,6 +336,21 @@ def test_searches_with_and_without_the_kernel_agree(library, monkeypatch, rerank
             assert np.array_equal(a.rows, b.rows) and np.array_equal(a.codes, b.codes)
             np.testing.assert_allclose(a.scores, b.scores, atol=2e-5)
             assert (a.beams, a.leaves) == (b.beams, b.leaves)
+
+
+def test_large_pools_have_cells_of_one_more_code(monkeypatch):
+    pool = Pool(SIZES["mini"], 2500, 5)
+    search = CellSearch(pool.codebooks)
+    assert search.books_for(pool.trie) is search.books and search.books.depth == 4
+    monkeypatch.setattr("genius.search.cells.ITEMS_PER_CELL", 0.001)  # 144 items, 2,880 items
+    assert search.books_for(pool.trie) is search.deep_books and search.deep_books.depth == 5
+    options = SearchOptions("lookup", "codes", beam=2500, k=9)
+    (found,) = Searcher(pool.books).search([TrieSegment(pool.trie)], pool.z[None], options)
+    sums = pool.sums()
+    cosine = sums @ pool.z / np.linalg.norm(sums, axis=1)
+    np.testing.assert_allclose(found.scores, np.sort(cosine)[::-1][:9], atol=1e-5)
+    monkeypatch.setattr("genius.search.cells.ITEMS_PER_CELL", 0.0001)
+    assert search.books_for(pool.trie) is None
 
 
 def test_vectors_of_too_few_items_are_an_error(library):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genius.search.arrays import Bools, Floats
-from genius.search.cells import CellCodebooks, Cells, cell_candidates
+from genius.search.cells import MAX_DEEP_CELLS, CellCodebooks, Cells, cell_candidates
 from genius.search.codebooks import Codebooks
 from genius.search.kernel import CompiledCells, load_kernel
 from genius.search.plan import SearchPlan
@@ -23,19 +24,37 @@ class CellSearch:
     """The lookups by cells of one model, with the cells of each trie that was searched."""
 
     def __init__(self, codebooks: Codebooks) -> None:
-        self.books = CellCodebooks(codebooks)
+        self.codebooks = codebooks
         self._cells: WeakKeyDictionary[Trie, Cells | CompiledCells] = WeakKeyDictionary()
         self._lock = Lock()
 
+    @cached_property
+    def books(self) -> CellCodebooks:
+        """The codebooks for pools of up to some millions of items."""
+        return CellCodebooks(self.codebooks)
+
+    @cached_property
+    def deep_books(self) -> CellCodebooks:
+        """The codebooks for larger pools: more cells, so that there are not more items in each."""
+        return CellCodebooks(self.codebooks, MAX_DEEP_CELLS)
+
+    def books_for(self, trie: Trie) -> CellCodebooks | None:
+        """The codebooks by whose cells a trie can be searched, or None."""
+        if Cells.suit(trie, self.books):
+            return self.books
+        return self.deep_books if Cells.suit(trie, self.deep_books) else None
+
     def suits(self, trie: Trie) -> bool:
         """Whether a trie can be searched by cells."""
-        return trie in self._cells or Cells.suit(trie, self.books)
+        return trie in self._cells or self.books_for(trie) is not None
 
     def cells(self, trie: Trie) -> Cells | CompiledCells:
         """The cells of a trie; they live as long as the trie does."""
         found = self._cells.get(trie)
         if found is None:
-            cells, library = Cells(trie, self.books), load_kernel()
+            books, library = self.books_for(trie), load_kernel()
+            assert books is not None
+            cells = Cells(trie, books)
             with self._lock:
                 found = self._cells[trie] = cells if library is None else CompiledCells(library, cells)
         return found
@@ -90,7 +109,7 @@ class CellSearch:
                 allowed=segment.allowed,
             )  # fmt: skip
         if by == "codes":
-            candidates = rerank_by_codes(trie, candidates, self.books.codebooks, z)
+            candidates = rerank_by_codes(trie, candidates, self.codebooks, z)
         else:
             assert phi is not None and fetch is not None
             candidates = rerank_by_vectors(trie, candidates, phi, fetch)

@@ -1,9 +1,9 @@
 """Lookup for a re-ranking: the items of the best cells, scored by the cosine of all their codes.
 
-A cell is a prefix of the first codes: 3 x 256 x 256 of them with `mini`. The beam is like that of
-`genius.search.lookup`, but prefixes and items are compared by cosine instead of inner product, as the
-re-ranking compares them: a short sum of code vectors has a small product with any query, and yet its items
-may be the nearest.
+A cell is a prefix of the first codes: 3 x 256 x 256 of them with `mini`, and 256 times as many in pools of
+more than 50 million items. The beam is like that of `genius.search.lookup`, but prefixes and items are
+compared by cosine instead of inner product, as the re-ranking compares them: a short sum of code vectors has
+a small product with any query, and yet its items may be the nearest.
 
 The lengths of all prefixes follow from the codebooks, those of items are computed when first needed.
 Everything is in whole numbers, so that any order of summation gives the same candidates:
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
-from math import prod, sqrt
+from math import ceil, log2, prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -27,13 +27,19 @@ from genius.search.codebooks import Codebooks
 from genius.search.trie import ItemFilter, Trie
 
 MAX_CELLS = 1 << 18
+MAX_DEEP_CELLS = 1 << 26  # where MAX_CELLS would have more than ITEMS_PER_CELL items each
+DEEP_BEAM = 2  # such cells that are kept for each prefix of a beam: they have few items
 NEAREST, NEAREST_ITEMS = 16, 300  # cells with so many items; others are compared with the last of these
 MARGIN_BEAM = 400  # up to this beam, others may be as far from these as items are from their cell
 MEASURED = 512  # items whose distance to their cell is measured
-ITEMS_PER_CELL = 64  # in larger pools the beam of `lookup` goes below the cells
+ITEMS_PER_CELL = 256  # on average; in larger pools the beam of `lookup` goes below the cells
+PARENTS_AT_ONCE = 1 << 12  # prefixes whose children's lengths are computed together
+COUNTED_AT_ONCE = 1 << 22  # items
+MAX_LEVELS = 64
 UNITS = np.float32(1 << 16)  # of the longest possible sum of code vectors
 INVERSE_UNITS = np.float32(1 << 11)  # of its inverse
 MAX_INVERSE = np.float32(32767)
+EXACT = 1 << 23  # whole numbers up to twice this are exact in float32, in any order of summation
 COARSE, FINE = np.float32(127), np.float32(7)  # the largest number of a code vector: of cells, and below
 
 Units = NDArray[np.int32]
@@ -41,11 +47,14 @@ Inverses = NDArray[np.uint16]
 
 
 class CellCodebooks:
-    """The code vectors in whole numbers, and the inverse length of every prefix of up to `depth` codes."""
+    """The code vectors in whole numbers, and the inverse length of every prefix of up to `depth` codes.
 
-    def __init__(self, codebooks: Codebooks) -> None:
+    A cell has as many codes as there can be with at most `max_cells` cells.
+    """
+
+    def __init__(self, codebooks: Codebooks, max_cells: int = MAX_CELLS) -> None:
         self.codebooks, self.sizes, vectors = codebooks, codebooks.sizes, codebooks.vectors
-        self.depth = max(1, sum(cells <= MAX_CELLS for cells in accumulate(self.sizes, lambda a, b: a * b)))
+        self.depth = max(1, sum(cells <= max_cells for cells in accumulate(self.sizes, lambda a, b: a * b)))
         lengths = np.linalg.norm(vectors, axis=1)
         self.longest = np.float32(max(sum(float(lengths[level].max()) for level in codebooks.levels), 1e-6))
         most = np.maximum(np.abs(vectors).max(1), np.float32(1e-12))
@@ -53,6 +62,8 @@ class CellCodebooks:
         largest[: sum(self.sizes[: self.depth])] = COARSE
         self.small = np.rint(vectors * (largest / most)[:, None]).astype(np.int8)  # (codes, dim)
         self.factor = most / largest * (UNITS / self.longest)  # (codes,) float32
+        self.inverse_unit = INVERSE_UNITS * self.longest
+        self.unit = np.float32(2.0 ** ceil(log2(float(self.longest) / sqrt(EXACT))))  # of `rounded`
 
     @property
     def strides(self) -> list[int]:
@@ -67,18 +78,35 @@ class CellCodebooks:
             return slice(0, part * self.sizes[0])
         return slice(part * modality, part * (modality + 1))
 
-    @cached_property
+    @property
+    def cells(self) -> int:
+        """How many cells there are, filled or not."""
+        return prod(self.sizes[: self.depth])
+
     def prefix_inverse(self) -> list[Inverses]:
         """For 1, 2, … codes the inverse length of each sum of code vectors, in the order of the codes."""
         books = [self.codebooks.vectors[level] for level in self.codebooks.levels[: self.depth]]
-        found, sums, squares = [], np.zeros((1, self.codebooks.dim), np.float32), np.zeros(1, np.float32)
+        found = []
         for level, book in enumerate(books):
-            products = sums @ book.T
-            squares = (squares[:, None] + 2 * products + np.vecdot(book, book)).ravel()
-            found.append(self.inverse(np.sqrt(np.maximum(squares, 0))))
-            if level < self.depth - 1:
-                sums = (sums[:, None] + book).reshape(-1, self.codebooks.dim)
+            parents = np.arange(prod(self.sizes[:level]))
+            lengths = np.vecdot(book, book)
+            out = np.empty((len(parents), len(book)), np.uint16)
+            for part in np.array_split(parents, 1 + len(parents) // PARENTS_AT_ONCE):
+                sums = np.zeros((len(part), self.codebooks.dim), np.float32)
+                codes = np.unravel_index(part, self.sizes[:level]) if level else ()
+                for above, code in zip(books, codes, strict=False):
+                    sums += above.take(code, axis=0)
+                squares = np.vecdot(sums, sums)[:, None] + 2 * (sums @ book.T) + lengths
+                out[part] = self.inverse(np.sqrt(np.maximum(squares, 0)))
+            found.append(out.ravel())
         return found
+
+    @cached_property
+    def rounded(self) -> Codebooks:
+        """The code vectors in whole multiples of `unit`, from which lengths of items follow exactly."""
+        return Codebooks(
+            [np.rint(self.codebooks.vectors[level] / self.unit) for level in self.codebooks.levels]
+        )
 
     @cached_property
     def _whole(self) -> NDArray[Any]:
@@ -88,7 +116,7 @@ class CellCodebooks:
 
     def inverse(self, lengths: Floats) -> Inverses:
         """Inverse lengths in units."""
-        units = np.rint(INVERSE_UNITS * self.longest / np.maximum(lengths, np.float32(1e-6)))
+        units = np.rint(self.inverse_unit / np.maximum(lengths, np.float32(1e-6)))
         return np.clip(units, 1, MAX_INVERSE).astype(np.uint16)
 
     def tables(self, z: Floats) -> list[Units]:
@@ -107,23 +135,20 @@ class Cells:
     def __init__(self, trie: Trie, books: CellCodebooks) -> None:
         self.books, self.items, self.layout, self.records = books, trie.items, trie.layout, trie.records
         self.tree_levels = trie.tree_levels
-        counts = np.zeros(prod(books.sizes[: books.depth]), dtype=np.int64)
-        starts = _starts(trie, books.depth)
-        for part in np.array_split(np.arange(len(starts) - 1), 1 + len(starts) // (1 << 20)):
-            codes = trie.codes(starts[part])[:, : books.depth].astype(np.int64)
-            cell = np.ravel_multi_index(tuple(codes.T), books.sizes[: books.depth])
-            counts += np.bincount(cell, np.diff(starts)[part], minlength=len(counts)).astype(np.int64)
-        self.start = np.append(0, np.cumsum(counts)).astype(np.int32)  # first position of each cell
-        self.filled = np.flatnonzero(counts).astype(np.int32)  # cells with items
-        per_prefix = [counts.reshape(-1, stride).sum(1) for stride in books.strides]
-        self.prefix_inverse = [  # of each prefix; 0 where it has no items
-            np.where(count > 0, inverse, np.uint16(0))
-            for inverse, count in zip(books.prefix_inverse, per_prefix, strict=True)
-        ]
+        counts = _cell_counts(trie, books)
+        self.start = np.zeros(len(counts) + 1, dtype=np.int32)  # first position of each cell
+        np.cumsum(counts, out=self.start[1:])
+        self.prefix_inverse = books.prefix_inverse()  # of each prefix; 0 where it has no items
+        for inverse, stride in zip(self.prefix_inverse, books.strides, strict=True):
+            inverse[counts.reshape(-1, stride).sum(1) == 0] = 0
         own = counts[books.own_cells].astype(np.float64)
         around = max(1.0, float(np.square(own).sum() / max(1.0, own.sum())))  # items in the cell of an item
         self.nearest, self.distance = max(NEAREST, round(NEAREST_ITEMS / around)), self._distance(trie)
         self.inverse = np.zeros(trie.items, dtype=np.uint16)  # inverse length of each item; 0: not known yet
+
+    def kept(self, beam: int) -> int:
+        """How many cells a beam keeps."""
+        return beam if self.books.cells <= MAX_CELLS else DEEP_BEAM * beam
 
     def margin(self, beam: int) -> int:
         """How much worse than the nearest cells others may be, in units; a wider beam gets further."""
@@ -148,32 +173,50 @@ class Cells:
     def nbytes(self) -> int:
         """Bytes in memory beside those of the trie."""
         prefixes = sum(inverse.nbytes for inverse in self.prefix_inverse)
-        return self.start.nbytes + self.filled.nbytes + self.inverse.nbytes + prefixes
+        return self.start.nbytes + self.inverse.nbytes + prefixes
 
     @classmethod
     def suit(cls, trie: Trie, books: CellCodebooks) -> bool:
         """Whether the items of a trie can be searched by cells."""
-        cells = prod(books.sizes[: books.depth])
         return (
             trie.tree_levels <= books.depth
             and trie.layout.high_bits == 0
-            and trie.items <= ITEMS_PER_CELL * max(cells, 1 << 14)
+            and len(trie.sizes) <= MAX_LEVELS
+            and trie.items <= ITEMS_PER_CELL * max(books.cells, 1 << 14)
         )
 
     def learn_lengths(self, trie: Trie, positions: Ints) -> None:
         """Compute the lengths of items that are not known yet."""
         unknown = positions[self.inverse[positions] == 0]
         if len(unknown):
-            lengths = self.books.codebooks.lengths(trie.codes(unknown))
-            self.inverse[unknown] = self.books.inverse(lengths)
+            lengths = self.books.rounded.lengths(trie.codes(unknown))
+            self.inverse[unknown] = self.books.inverse(lengths * self.books.unit)
 
 
-def _starts(trie: Trie, depth: int) -> Ints:
-    """Positions between which all items have the same first `depth` codes, the last one included."""
-    if trie.tree_levels < depth:
-        return np.arange(trie.items + 1)
+def _cell_counts(trie: Trie, books: CellCodebooks) -> NDArray[np.int32]:
+    """How many items each cell has."""
+    depth = min(books.depth, trie.tree_levels)
+    prefix = np.zeros(1, dtype=np.int32)  # of each node of the tree's level `depth`
+    for level in range(depth):
+        first, sentinel = int(trie.levels[level]), int(trie.levels[level + 1]) - 1
+        children = np.diff(trie.node_first[first : sentinel + 1])
+        own = trie.node_code[int(trie.levels[level + 1]) :][: int(children.sum())]
+        prefix = np.repeat(prefix, children) * np.int32(books.sizes[level]) + own
     first, sentinel = int(trie.levels[depth]), int(trie.levels[depth + 1]) - 1
-    return trie.node_start[first : sentinel + 1].astype(np.int64)
+    starts = trie.node_start[first : sentinel + 1]
+    counts = np.zeros(books.cells, dtype=np.int32)
+    if depth == books.depth:
+        counts[prefix] = np.diff(starts)
+        return counts
+    for begin in range(0, trie.items, COUNTED_AT_ONCE):
+        positions = np.arange(begin, min(begin + COUNTED_AT_ONCE, trie.items), dtype=np.int32)
+        cell = prefix[np.searchsorted(starts, positions, "right") - 1]
+        for level in range(depth, books.depth):
+            own = trie.layout.code(trie.records[begin : begin + len(positions)], level - trie.tree_levels)
+            cell = cell * np.int32(books.sizes[level]) + own
+        heads = np.flatnonzero(np.diff(cell, prepend=-1))  # cells ascend
+        counts[cell[heads]] += np.diff(heads, append=len(cell)).astype(np.int32)
+    return counts
 
 
 def parents_kept(beam: int) -> int:
@@ -208,7 +251,8 @@ def cell_candidates(
         if level == 0 and modalities is not None:
             count = np.where(modalities, count, 0)
         scores = sums * cells.prefix_inverse[level].take(prefixes)
-        kept = top_k(scores, beam if stride == 1 else parents_kept(beam), np.flatnonzero(count))
+        most = cells.kept(beam) if stride == 1 else parents_kept(beam)
+        kept = top_k(scores, most, np.flatnonzero(count))
         prefixes, sums, scores, count = prefixes[kept], sums[kept], scores[kept], count[kept]
         if stride == 1 and len(kept) > cells.nearest and allowed is None:
             near = scores >= np.partition(scores, -cells.nearest)[-cells.nearest] - cells.margin(beam)
@@ -219,14 +263,17 @@ def cell_candidates(
         order = np.argsort(-scores, kind="stable")
         kept = np.sort(order[np.cumsum(count[order]) - count[order] < leaves])
         prefixes, count = prefixes[kept], count[kept]
-    found = _cells_of(cells, prefixes, stride)
-    start, end = cells.start[found].astype(np.int64), cells.start[found + 1].astype(np.int64)
+    start, end = cells.start[prefixes * stride], cells.start[(prefixes + 1) * stride]
     if allowed is None:
-        counts = end - start
-        positions = ragged_ranges(start, counts)
+        counts = (end - start).astype(np.int64)
+        positions = ragged_ranges(start.astype(np.int64), counts)
     else:
-        positions, counts = allowed.within(start, end)
-    total = np.repeat(_sums(tables[: books.depth], found, books.sizes), counts)
+        positions, counts = allowed.within(start.astype(np.int64), end.astype(np.int64))
+    if stride == 1:
+        total = np.repeat(_sums(tables[: books.depth], prefixes, books.sizes), counts)
+    else:
+        cell = np.searchsorted(cells.start, positions.astype(np.int32), "right") - 1
+        total = _sums(tables[: books.depth], cell, books.sizes)
     records = cells.records.take(positions, axis=0)
     for level in range(books.depth, len(tables)):
         total += tables[level].take(cells.layout.code(records, level - cells.tree_levels))
@@ -239,15 +286,6 @@ def cell_candidates(
 def _items(start: NDArray[Any], end: NDArray[Any], allowed: ItemFilter | None) -> Ints:
     """How many (allowed) items ranges of positions have."""
     return (end - start).astype(np.int64) if allowed is None else allowed.count(start, end)
-
-
-def _cells_of(cells: Cells, prefixes: Ints, stride: int) -> Ints:
-    """The cells with items under prefixes of `stride` cells each."""
-    if stride == 1:
-        return prefixes
-    first = np.searchsorted(cells.filled, prefixes * stride)
-    last = np.searchsorted(cells.filled, (prefixes + 1) * stride)
-    return cells.filled[ragged_ranges(first, last - first)].astype(np.int64)
 
 
 def _sums(tables: Sequence[Units], found: Ints, sizes: Sequence[int]) -> Units:

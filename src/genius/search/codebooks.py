@@ -117,15 +117,19 @@ class Codebooks:
     def pair_tables(self) -> PairTables:
         """For any two levels and two codes what they add to |sum|^2.
 
-        That is twice the product of the two code vectors, and a share of their own squares. Levels 0 and 1
-        count as one level if level 0 is small (the modality), which saves reads.
+        That is twice the product of the two code vectors; their own squares are in the tables of the first
+        level. Levels 0 and 1 count as one level if level 0 is small (the modality), which saves reads.
         """
         books = [self.vectors[level] for level in self.levels]
         if self._joins_first_levels:
             books = [(books[0][:, None] + books[1][None]).reshape(-1, self.dim), *books[2:]]
-        squares = [np.vecdot(book, book) / (len(books) - 1) for book in books]
         pairs = list(combinations(range(len(books)), 2))
-        tables = [2 * (books[a] @ books[b].T) + squares[a][:, None] + squares[b] for a, b in pairs]
+        tables = [2 * (books[a] @ books[b].T) for a, b in pairs]
+        for (a, b), table in zip(pairs, tables, strict=True):
+            if a == 0:
+                table += np.vecdot(books[b], books[b])
+            if (a, b) == (0, 1):
+                table += np.vecdot(books[0], books[0])[:, None]
         one, other = np.array(pairs).T
         start = np.cumsum([0, *(table.size for table in tables[:-1])])[:, None]
         width = np.array([table.shape[1] for table in tables])[:, None]

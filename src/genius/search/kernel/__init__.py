@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import c_char, c_char_p, c_int32, c_int64, c_void_p
+from ctypes import c_char, c_char_p, c_float, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,10 @@ from genius.search.kernel.build import LIBRARY
 from genius.search.rank import RankedItems
 from genius.search.trie import ItemFilter, Trie
 
-VERSION = 4  # of the kernel: a library that was built from another one is not used
-LEARNED_AT_ONCE = 1 << 14  # items whose lengths are computed together
+VERSION = 5  # of the kernel: a library that was built from another one is not used
 BLOCK, WIDTH, TABLE = 64, 8, 256  # see tables.c: code vectors together, numbers of each, codes of a level
-UNKNOWN_LENGTHS, NO_MEMORY, NO_VECTOR = -1, -2, -3
+STEP = 32  # see lengths.c
+NO_MEMORY, NO_VECTOR = -1, -2
 
 
 class _Pool(ctypes.Structure):
@@ -36,10 +36,11 @@ class _Pool(ctypes.Structure):
         ("items", c_int64),
         *((name, c_int32) for name in ("levels", "depth", "width", "code_at", "row_at", "row_bytes")),
         *((name, c_int32) for name in ("dim", "cell_codes")),
-        *((name, c_void_p) for name in ("sizes", "records", "start", "filled", "filled_start")),
-        *((name, c_int64) for name in ("filled_cells", "nearest")),
+        *((name, c_void_p) for name in ("sizes", "records", "start")),
+        ("nearest", c_int64),
         *((name, c_void_p) for name in ("inverse", "prefix_inverse", "coarse", "fine")),
-        *((name, c_void_p) for name in ("factor", "vectors")),
+        *((name, c_void_p) for name in ("factor", "vectors", "whole")),
+        *((name, c_float) for name in ("whole_unit", "inverse_unit")),
     )
 
 
@@ -47,7 +48,7 @@ class _Request(ctypes.Structure):
     """`Request` of kernel.h."""
 
     _fields_ = (
-        *((name, c_int64) for name in ("beam", "parents", "leaves", "limit", "room", "margin")),
+        *((name, c_int64) for name in ("beam", "parents", "leaves", "limit", "margin")),
         *((name, c_void_p) for name in ("modalities", "mask", "count_before", "listed")),
         ("z", c_char_p),  # copies of vectors: making a pointer takes longer
         ("phi", c_char_p),
@@ -59,7 +60,7 @@ class _Request(ctypes.Structure):
 class _Seen(ctypes.Structure):
     """`Seen` of kernel.h."""
 
-    _fields_ = tuple((name, c_int64) for name in ("beams", "leaves", "unknown"))
+    _fields_ = tuple((name, c_int64) for name in ("beams", "leaves"))
 
 
 @cache
@@ -87,14 +88,13 @@ class CompiledCells:
             "sizes": np.array(books.sizes, dtype=np.int32),
             "records": np.ascontiguousarray(cells.records),
             "start": cells.start,
-            "filled": cells.filled,
-            "filled_start": np.append(cells.start[cells.filled], np.int32(cells.items)),
             "inverse": cells.inverse,
             "prefix_inverse": np.array([array.ctypes.data for array in cells.prefix_inverse], dtype=np.uintp),
             "coarse": coarse,
             "fine": fine,
             "factor": factor,
             "vectors": books.codebooks.vectors,
+            "whole": _padded(books.rounded.vectors),
         }
         self._arrays = arrays  # the library has pointers to these
         self._levels, self._vectors = len(books.sizes), (np.empty(0, np.float16), 0)
@@ -108,8 +108,9 @@ class CompiledCells:
             row_bytes=layout.row_bytes,
             dim=books.codebooks.dim,
             cell_codes=sum(books.sizes[: books.depth]),
-            filled_cells=len(cells.filled),
             nearest=cells.nearest,
+            whole_unit=books.unit,
+            inverse_unit=books.inverse_unit,
             **{name: array.ctypes.data for name, array in arrays.items()},
         )
 
@@ -127,7 +128,7 @@ class CompiledCells:
         """`genius.search.cells:cell_candidates`; positions only, all scores are 0."""
         request, kept = self._request(z, beam, leaves, limit, modalities, allowed)
         found, seen = np.empty(request.limit, dtype=np.int64), _Seen()
-        count = self._call(self.library.genius_candidates, trie, request, found, seen)
+        count = self._call(self.library.genius_candidates, request, found, seen)
         del kept
         return Candidates(np.sort(found[:count]), np.zeros(count, np.float32), seen.beams, seen.leaves)
 
@@ -156,7 +157,7 @@ class CompiledCells:
         request.k, levels, seen = k, self._levels, _Seen()
         first = request.limit + k  # after the positions: rows, scores and codes, see rank.c
         out = np.empty(first + k + (k + 1) // 2 + (k * levels + 3) // 4 + 1, dtype=np.int64)
-        count = self._call(self.library.genius_search, trie, request, out, seen)
+        count = self._call(self.library.genius_search, request, out, seen)
         del kept
         if count == NO_VECTOR:
             raise IndexError(f"there are vectors of {request.rows} items only")
@@ -181,7 +182,11 @@ class CompiledCells:
         """The request, and what has to live as long as it is used."""
         limit = min(limit, self.cells.items)
         request = _Request(
-            min(beam, self.cells.items), parents_kept(beam), leaves, limit, limit, self.cells.margin(beam)
+            min(self.cells.kept(beam), self.cells.items),
+            parents_kept(beam),
+            leaves,
+            limit,
+            self.cells.margin(beam),
         )
         request.z = z.tobytes()
         if modalities is not None:
@@ -193,19 +198,19 @@ class CompiledCells:
                 request.listed = allowed.positions.ctypes.data
         return request, (z, modalities, allowed)
 
-    def _call(self, function: Any, trie: Trie, request: _Request, out: Ints, seen: _Seen) -> int:
-        """Call it; lengths of items that it does not know are computed first."""
-        before, after = (ctypes.byref(self._pool), ctypes.byref(request)), ctypes.byref(seen)
+    def _call(self, function: Any, request: _Request, out: Ints, seen: _Seen) -> int:
         found = ctypes.byref(c_char.from_buffer(out.data))
-        while (count := int(function(*before, found, after))) == UNKNOWN_LENGTHS:
-            room, request.room = request.room, LEARNED_AT_ONCE
-            unknown = np.empty(LEARNED_AT_ONCE, dtype=np.int64)
-            self.library.genius_candidates(*before, c_void_p(unknown.ctypes.data), after)
-            self.cells.learn_lengths(trie, unknown[: seen.unknown])
-            request.room = room
+        count = int(function(ctypes.byref(self._pool), ctypes.byref(request), found, ctypes.byref(seen)))
         if count == NO_MEMORY:
             raise MemoryError("no memory for a search")
         return count
+
+
+def _padded(vectors: Floats) -> NDArray[np.int16]:
+    """Whole numbers as lengths.c reads them."""
+    out = np.zeros((len(vectors), vectors.shape[1] + -vectors.shape[1] % STEP), np.int16)
+    out[:, : vectors.shape[1]] = vectors
+    return out
 
 
 def _blocks(books: CellCodebooks, quad: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8], Floats]:

@@ -5,7 +5,7 @@ items are float32, summed in 16 lanes in the same order on every processor; NumP
 */
 #include "kernel.h"
 
-#define VERSION 4
+#define VERSION 5
 #define WORST INT64_MIN
 #define NONE INT32_MIN  /* the score of a child without items */
 #define PREFETCHED 512  /* bytes of a cell that are loaded in advance */
@@ -156,7 +156,7 @@ INLINE int32_t sum_of(const Pool *pool, const int32_t *const *tables, int64_t pr
 
 /* Items of one cell, and the sum of the table entries of its codes. */
 typedef struct {
-    int32_t start, end, sum;
+    int32_t start, end, sum, cell;
 } Range;
 
 typedef struct {
@@ -164,18 +164,18 @@ typedef struct {
     const Request *request;
     const int32_t *tables;           /* of the levels below the cells, TABLE entries each */
     int32_t later;                   /* the most that the second half of these levels can add */
-    int64_t *unknown;                /* positions without a length */
     Seen *seen;
 } Scan;
 
-INLINE void scan_item(const Scan *scan, int64_t position, int32_t sum, int64_t rest, Best *best) {
+INLINE void scan_item(const Scan *scan, int64_t position, const Range *range, int64_t rest, Best *best) {
     const Pool *pool = scan->pool;
     const uint8_t *code = pool->records + position * pool->width + pool->code_at;
     int64_t inverse = pool->inverse[position], half = rest / 2;
+    int32_t sum = range->sum;
+    if (__builtin_expect(!inverse, 0)) inverse = learn_inverse(pool, position, range->cell);
     for (int64_t level = 0; level < half; level++) sum += scan->tables[TABLE * level + code[level]];
-    if ((sum + scan->later) * inverse < best->worst_score && inverse) return;
+    if ((sum + scan->later) * inverse < best->worst_score) return;
     for (int64_t level = half; level < rest; level++) sum += scan->tables[TABLE * level + code[level]];
-    if (!inverse && scan->seen->unknown < scan->request->room) scan->unknown[scan->seen->unknown++] = position;
     int64_t score = sum * inverse;
     if (score >= best->worst_score) best_add(best, key_of(score, position));
 }
@@ -184,14 +184,14 @@ INLINE void scan_range(const Scan *scan, const Range *range, int64_t rest, Best 
     const Request *request = scan->request;
     if (!request->mask) {
         for (int64_t position = range->start; position < range->end; position++)
-            scan_item(scan, position, range->sum, rest, best);
+            scan_item(scan, position, range, rest, best);
     } else if (request->listed) {
         int64_t last = request->count_before[range->end];
         for (int64_t i = request->count_before[range->start]; i < last; i++)
-            scan_item(scan, request->listed[i], range->sum, rest, best);
+            scan_item(scan, request->listed[i], range, rest, best);
     } else {
         for (int64_t position = range->start; position < range->end; position++)
-            if (request->mask[position]) scan_item(scan, position, range->sum, rest, best);
+            if (request->mask[position]) scan_item(scan, position, range, rest, best);
     }
 }
 
@@ -217,17 +217,35 @@ static void scan_all(const Scan *scan, const Range *ranges, int64_t count, Best 
     }
 }
 
-/* The same for prefixes above the cells: all cells with items under each. */
+/* The cell that has the item at a position: the last one that begins there or before. */
+INLINE int64_t cell_of(const Pool *pool, int64_t position, int64_t low, int64_t high) {
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (pool->start[middle] <= position) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
+/* The same for prefixes above the cells: all cells under each that have items to search. */
 static void scan_prefixes(const Scan *scan, const int32_t *const *tables, const int64_t *kept, int64_t count,
                           int64_t stride, Best *best) {
     const Pool *pool = scan->pool;
+    const Request *request = scan->request;
     for (int64_t p = 0; p < count; p++) {
-        int64_t cell = index_of(kept[p]) * stride, last = cell + stride;
-        for (int64_t f = lower_bound(pool->filled, pool->filled_cells, cell);
-             f < pool->filled_cells && pool->filled[f] < last; f++) {
-            Range range = {pool->filled_start[f], pool->filled_start[f + 1],
-                           sum_of(pool, tables, pool->filled[f], pool->depth)};
+        int64_t cell = index_of(kept[p]) * stride, last = cell + stride, end = pool->start[last];
+        int64_t position = pool->start[cell];
+        while (position < end) {
+            if (request->listed) { /* the next one that is allowed may be far away */
+                int64_t next = request->count_before[position];
+                if (next == request->count_before[end]) break;
+                position = request->listed[next];
+            }
+            cell = cell_of(pool, position, cell, last);
+            Range range = {(int32_t)position, pool->start[cell + 1], sum_of(pool, tables, cell, pool->depth),
+                           (int32_t)cell};
             scan_all(scan, &range, 1, best);
+            position = range.end;
         }
     }
 }
@@ -334,7 +352,8 @@ static void scan_cells(const Scan *scan, const Room *room, int64_t count, Best *
     if (total > request->leaves) qsort(room->kept, count, sizeof(int64_t), descending);
     for (seen->leaves = 0; n < count && (total <= request->leaves || seen->leaves < request->leaves); n++) {
         int64_t cell = index_of(room->kept[n]);
-        Range range = {pool->start[cell], pool->start[cell + 1], sum_of(pool, room->tables, cell, pool->depth)};
+        Range range = {pool->start[cell], pool->start[cell + 1], sum_of(pool, room->tables, cell, pool->depth),
+                       (int32_t)cell};
         room->ranges[n] = range;
         seen->leaves += count_items(request, range.start, range.end);
     }
@@ -345,13 +364,12 @@ static void scan_cells(const Scan *scan, const Room *room, int64_t count, Best *
     scan_all(scan, room->ranges + first, n - first, best);
 }
 
-/* Positions of the `limit` best items for a query into `found`, in no order; returns how many.
-   Where lengths of items are missing, it returns UNKNOWN_LENGTHS, and `found` has the positions of these. */
+/* Positions of the `limit` best items for a query into `found`, in no order; returns how many. */
 int64_t genius_candidates(const Pool *pool, const Request *request, int64_t *found, Seen *seen) {
     Room room;
     if (make_room(pool, request, &room)) return NO_MEMORY;
     int32_t later = make_tables(pool, request, &room);
-    Scan scan = {pool, request, room.below, later, found, seen};
+    Scan scan = {pool, request, room.below, later, seen};
     int64_t stride = 1, count = 1, total, codes = 0;
     for (int64_t level = 0; level < pool->depth; level++) stride *= pool->sizes[level];
     room.kept[0] = key_of(0, 0);
@@ -364,12 +382,11 @@ int64_t genius_candidates(const Pool *pool, const Request *request, int64_t *fou
             total += count_items(request, pool->start[cell], pool->start[cell + stride]);
         }
     } while (codes < pool->depth && total > request->leaves);
-    *seen = (Seen){count, total, 0};
+    *seen = (Seen){count, total};
     Best best;
     best_init(&best, room.keys, request->limit, 2 * request->limit + 128, WORST);
     if (codes == pool->depth) scan_cells(&scan, &room, count, &best);
     else scan_prefixes(&scan, room.tables, room.kept, count, stride, &best);
-    if (seen->unknown) return UNKNOWN_LENGTHS;
     best_shrink(&best);
     for (int64_t i = 0; i < best.count; i++) found[i] = index_of(best.keys[i]);
     return best.count;

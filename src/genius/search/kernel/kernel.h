@@ -8,7 +8,8 @@
 #define LANES 16
 #define TABLE 256      /* codes below the cells are bytes */
 #define AHEAD 6        /* cells, or vectors, that are loaded in advance */
-enum { UNKNOWN_LENGTHS = -1, NO_MEMORY = -2, NO_VECTOR = -3 };
+#define MAX_LEVELS 64  /* as in cells.py */
+enum { NO_MEMORY = -1, NO_VECTOR = -2 };
 
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__linux__)
 #define FAST __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
@@ -25,20 +26,19 @@ typedef struct {
     const int32_t *sizes;            /* (levels,) */
     const uint8_t *records;          /* (items, width) */
     const int32_t *start;            /* (cells + 1,) first position of each cell */
-    const int32_t *filled, *filled_start; /* cells with items; their first positions, and `items` */
-    int64_t filled_cells;
     int64_t nearest;                 /* cells that others are compared with */
     uint16_t *inverse;               /* (items,) inverse length of each item, 0 where not known yet */
     const uint16_t *const *prefix_inverse; /* (depth,) of all prefixes of 1, 2, ... codes; 0: no items */
     const uint8_t *coarse, *fine;    /* code vectors in whole numbers, of cells and below: see tables.c */
     const float *factor;             /* what makes their products multiples of one unit */
     const float *vectors;            /* (codes, dim) code vectors */
+    const int16_t *whole;            /* the same in whole multiples of whole_unit, filled up: see lengths.c */
+    float whole_unit, inverse_unit;  /* an inverse length is a multiple of 1 / inverse_unit */
 } Pool;
 
 typedef struct {
     int64_t beam, parents;           /* cells kept, and prefixes at each level above */
     int64_t leaves, limit;           /* items scored, candidates kept */
-    int64_t room;                    /* of the array for positions that are found; at least `limit` */
     int64_t margin;                  /* how much worse than the nearest cells others may be */
     const uint8_t *modalities;       /* (sizes[0],) which codes of level 0 are searched, or NULL */
     const uint8_t *mask;             /* (items,) which items are searched, or NULL */
@@ -51,7 +51,7 @@ typedef struct {
 } Request;
 
 typedef struct {
-    int64_t beams, leaves, unknown;  /* prefixes it ended with, items under them, items without a length */
+    int64_t beams, leaves;           /* prefixes it ended with, items under them */
 } Seen;
 
 /* Memory of one thread, kept for its next search. */
@@ -63,16 +63,10 @@ void tables_of(const Pool *pool, const float *z, void *work, int32_t *out);
 int64_t table_entries(const Pool *pool);
 int64_t table_work(const Pool *pool); /* bytes */
 
+/* Computes and keeps the inverse length of the item at a position, which is in that cell. */
+uint16_t learn_inverse(const Pool *pool, int64_t position, int64_t cell);
+
 /* Positions of the `limit` best items for a query into `found`, in no order; returns how many. */
 int64_t genius_candidates(const Pool *pool, const Request *request, int64_t *found, Seen *seen);
 
-INLINE int64_t lower_bound(const int32_t *values, int64_t n, int64_t value) {
-    int64_t low = 0;
-    while (n > 0) {
-        int64_t half = n / 2;
-        if (values[low + half] < value) low += half + 1, n -= half + 1;
-        else n = half;
-    }
-    return low;
-}
 #endif

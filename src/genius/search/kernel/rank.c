@@ -84,10 +84,23 @@ FAST static void compare_sum(const float *const *code_vectors, int64_t levels, c
     *product = sum_lanes(&products), *square = sum_lanes(&squares);
 }
 
-/* All codes of the item at a position. */
-static void codes_of(const Pool *pool, int64_t position, uint16_t *codes) {
-    int64_t after = lower_bound(pool->filled_start, pool->filled_cells, position + 1);
-    uint32_t cell = (uint32_t)pool->filled[after - 1];
+/* The cells of items: the last ones that begin at their positions or before. All of them are searched for at the
+   same time, since each step waits for memory. */
+static void find_cells(const Pool *pool, const int64_t *positions, int64_t n, uint32_t *cells) {
+    int64_t count = 1, step = 1;
+    for (int64_t level = 0; level < pool->depth; level++) count *= pool->sizes[level];
+    while (2 * step < count) step *= 2;
+    memset(cells, 0, sizeof(uint32_t) * n);
+    for (; step; step /= 2)
+        for (int64_t i = 0; i < n; i++) {
+            int64_t further = cells[i] + step;
+            int64_t begins = pool->start[further < count ? further : count]; /* no item is after the last cell */
+            cells[i] = begins <= positions[i] ? (uint32_t)further : cells[i];
+        }
+}
+
+/* All codes of the item at a position, which is in that cell. */
+static void codes_of(const Pool *pool, int64_t position, uint32_t cell, uint16_t *codes) {
     for (int64_t level = pool->depth - 1; level >= 0; level--) {
         codes[level] = (uint16_t)(cell % (uint32_t)pool->sizes[level]);
         cell /= (uint32_t)pool->sizes[level];
@@ -113,8 +126,8 @@ static int rank_by_vectors(const Pool *pool, const Request *request, const int64
 }
 
 /* The code vectors of the item at a position; they are on their way into the cache. */
-static void vectors_of(const Pool *pool, int64_t position, uint16_t *codes, const float **vectors) {
-    codes_of(pool, position, codes);
+static void vectors_of(const Pool *pool, int64_t position, uint32_t cell, uint16_t *codes, const float **vectors) {
+    codes_of(pool, position, cell, codes);
     for (int64_t level = 0, first = 0; level < pool->levels; first += pool->sizes[level++]) {
         vectors[level] = pool->vectors + (first + codes[level]) * pool->dim;
         for (int64_t d = 0; d < pool->dim; d += 16) __builtin_prefetch(vectors[level] + d, 0, 2);
@@ -124,15 +137,17 @@ static void vectors_of(const Pool *pool, int64_t position, uint16_t *codes, cons
 /* Scores candidates by the cosine of the sum of their code vectors with the query, which has unit length. */
 static int rank_by_codes(const Pool *pool, const Request *request, const int64_t *positions, int64_t n,
                          Ranked *ranked) {
-    const float **vectors = claim((2 * sizeof(float *) + sizeof(uint16_t)) * pool->levels);
+    const float **vectors = claim((2 * sizeof(float *) + sizeof(uint16_t)) * pool->levels + sizeof(uint32_t) * n);
     if (!vectors) return NO_MEMORY;
     const float **next = vectors + pool->levels;
-    uint16_t *codes = (uint16_t *)(next + pool->levels);
-    if (n) vectors_of(pool, positions[0], codes, next);
+    uint32_t *cells = (uint32_t *)(next + pool->levels);
+    uint16_t *codes = (uint16_t *)(cells + n);
+    find_cells(pool, positions, n, cells);
+    if (n) vectors_of(pool, positions[0], cells[0], codes, next);
     for (int64_t i = 0; i < n; i++) {
         const float **own = next;
         next = vectors, vectors = own;
-        if (i + 1 < n) vectors_of(pool, positions[i + 1], codes, next);
+        if (i + 1 < n) vectors_of(pool, positions[i + 1], cells[i + 1], codes, next);
         float product, square;
         compare_sum(own, pool->levels, request->z, pool->dim, &product, &square);
         float length = sqrtf(square);
@@ -152,9 +167,12 @@ int64_t genius_search(const Pool *pool, const Request *request, int64_t *found, 
     Ranked ranked = {k, 0, found + request->limit, scores};
     int failed = (request->vectors ? rank_by_vectors : rank_by_codes)(pool, request, found, n, &ranked);
     if (failed) return failed;
+    uint32_t *cells = claim(sizeof(uint32_t) * k);
+    if (!cells) return NO_MEMORY;
+    find_cells(pool, ranked.positions, ranked.count, cells);
     for (int64_t i = 0; i < ranked.count; i++) {
         rows[i] = row_of(pool, ranked.positions[i]);
-        codes_of(pool, ranked.positions[i], codes + i * pool->levels);
+        codes_of(pool, ranked.positions[i], cells[i], codes + i * pool->levels);
     }
     return ranked.count;
 }

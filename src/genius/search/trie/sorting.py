@@ -7,8 +7,11 @@ those are sorted afterwards by their other codes, then by input order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +22,7 @@ from genius.search.trie.packing import RecordLayout, bytes_for
 Arrays = tuple[NDArray[np.uint8], NDArray[Any], NDArray[np.int32], NDArray[np.int32], Ints]
 HEAD_BITS = 16  # of the first codes, by which items are partitioned
 HEADS_AT_ONCE = 1 << 22
+THREADS = 16  # at most; each sorts a part
 
 
 def build_arrays(
@@ -33,18 +37,22 @@ def build_arrays(
     wide = RecordLayout.of(sizes[1:], bytes_for(max(last_row, 0)))  # level 0 is always in the tree
     records = np.zeros((items, wide.width), dtype=np.uint8)
     tree = TreeBuilder(len(sizes), items // mean_bucket)
-    done = 0
-    for part in _parts(codes, sizes, at_once):
-        own = codes if part is None else codes[part]
+
+    def put(part: Part) -> NDArray[Any]:
+        """Write the records of a part; returns its codes, sorted."""
+        picked = part.items()
+        own = codes if picked is None else codes.take(picked, axis=0)
         order = sort_codes(own, sizes)
-        place = slice(done, done + len(own))
-        wide.put_row(records[place], _item_rows(order if part is None else part[order], rows))
-        tree.begin(len(own))
-        for level in range(len(sizes)):
-            column = own[order, level]
-            if level:
-                wide.put_code(records[place], level - 1, column)
-            tree.add(level, column, done)
+        place = records[part.start : part.start + len(own)]
+        wide.put_row(place, _item_rows(order if picked is None else picked[order], rows))
+        own = own.take(order, axis=0)
+        for level in range(1, len(sizes)):
+            wide.put_code(place, level - 1, own[:, level])
+        return own
+
+    done = 0
+    for own in _in_threads(put, _parts(codes, sizes, at_once)):
+        tree.add(own, done)
         done += len(own)
     narrow = RecordLayout.of(sizes[tree.depth :], wide.row_bytes)
     return _without_tree_codes(records, wide, narrow), *tree.arrays(items, max(sizes))
@@ -56,25 +64,24 @@ class TreeBuilder:
     def __init__(self, levels: int, max_nodes: int) -> None:
         self.depth, self.max_nodes = levels, max_nodes  # levels that can still join the tree; nodes of each
         self.parts: list[list[tuple[NDArray[Any], Ints]]] = [[] for _ in range(levels)]  # codes and starts
-        self.last: list[int] = []  # codes of the part's last item
+        self.last: list[int] = []  # codes of the last item
 
-    def begin(self, items: int) -> None:
-        """Start a part of `items` sorted items."""
-        self.new = np.zeros(items, dtype=bool)  # whether a prefix starts at this position
-        self.previous, self.last = self.last, []
-
-    def add(self, level: int, column: NDArray[Any], offset: int) -> None:
-        """Add a level's sorted codes of this part, which begins at position `offset`."""
-        if level >= self.depth or not len(column):
+    def add(self, codes: NDArray[Any], offset: int) -> None:
+        """Add a part's sorted codes (items, levels), which begin at position `offset`."""
+        if not len(codes):
             return
-        self.last.append(int(column[-1]))
-        self.new[0] |= not self.previous or self.previous[level] != column[0]
-        self.new[1:] |= column[1:] != column[:-1]
-        starts = np.flatnonzero(self.new)
-        self.parts[level].append((column[starts], starts + offset))
-        if level and sum(len(starts) for _, starts in self.parts[level]) > self.max_nodes:
-            self.depth = level
-            del self.parts[level:]
+        new = np.zeros(len(codes), dtype=bool)  # whether a prefix starts at this position
+        for level in range(self.depth):
+            column = codes[:, level]
+            new[0] |= not self.last or self.last[level] != column[0]
+            new[1:] |= column[1:] != column[:-1]
+            starts = np.flatnonzero(new)
+            self.parts[level].append((column[starts], starts + offset))
+            if level and sum(len(starts) for _, starts in self.parts[level]) > self.max_nodes:
+                self.depth = level
+                del self.parts[level:]
+                break
+        self.last = codes[-1].tolist()
 
     def arrays(
         self, items: int, largest: int
@@ -134,11 +141,22 @@ def _words(codes: NDArray[Any], sizes: Sequence[int]) -> list[NDArray[np.uint64]
     return words
 
 
-def _parts(codes: NDArray[Any], sizes: Sequence[int], at_once: int) -> Iterator[Ints | None]:
-    """Items of each part, ascending, or None for all; one prefix with many items may exceed `at_once`."""
+class Part(NamedTuple):
+    """Items that are sorted together; their positions follow those of the part before."""
+
+    start: int  # first position
+    number: int
+    part_of_item: NDArray[np.uint16] | None  # None: there is one part
+
+    def items(self) -> Ints | None:
+        """The items of this part, ascending, or None for all."""
+        return None if self.part_of_item is None else np.flatnonzero(self.part_of_item == self.number)
+
+
+def _parts(codes: NDArray[Any], sizes: Sequence[int], at_once: int) -> list[Part]:
+    """All items in parts of about `at_once`; one prefix with many items may exceed that."""
     if len(codes) <= at_once:
-        yield None
-        return
+        return [Part(0, 0, None)]
     levels = 1
     while levels < len(sizes) and sum((size - 1).bit_length() for size in sizes[: levels + 1]) <= HEAD_BITS:
         levels += 1
@@ -150,12 +168,23 @@ def _parts(codes: NDArray[Any], sizes: Sequence[int], at_once: int) -> Iterator[
         heads[chunk] = head
         counts += np.bincount(heads[chunk], minlength=len(counts))
     before = np.cumsum(counts) - counts
-    number = (before // at_once).astype(np.uint16)[heads]  # which part each item belongs to
-    del heads
-    for part in range(int(number.max()) + 1):
-        picked = np.flatnonzero(number == part)
-        if len(picked):
-            yield picked
+    number, first = np.unique(before[counts > 0] // at_once, return_index=True)
+    start_of = before[counts > 0][first]
+    np.take((before // at_once).astype(np.uint16), heads, out=heads)
+    return [Part(int(start), int(part), heads) for start, part in zip(start_of, number, strict=True)]
+
+
+def _in_threads(put: Callable[[Part], NDArray[Any]], parts: Sequence[Part]) -> Iterator[NDArray[Any]]:
+    """What `put` returns for each part, in their order; some are made in advance."""
+    threads = min(THREADS, os.cpu_count() or 1, len(parts))
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[NDArray[Any]]] = deque()
+        for part in parts:
+            waiting.append(pool.submit(put, part))
+            if len(waiting) > threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def _item_rows(order: Ints, rows: Ints | None) -> Ints:

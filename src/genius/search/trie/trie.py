@@ -115,7 +115,7 @@ class Trie:
         """The trie of `codes` (items, levels); `rows` (items,) names the items, by default 0, 1, 2 …
 
         Items with equal codes keep the order in which they are given. Beside the codes and the trie itself,
-        memory is needed for the sorting of about `at_once` items; the codes may be a mapped file.
+        each thread needs memory for the sorting of about `at_once` items; the codes may be a mapped file.
         """
         return cls(sizes, *build_arrays(_checked(codes, sizes), sizes, rows, MEAN_BUCKET, at_once))
 
