@@ -53,12 +53,12 @@ class Photos:
         return np.array([[text in own for own in self.texts] for text in texts])
 
 
-def read_photos(folder: Path, kind: str) -> Photos:
-    """The val photos with texts of that kind; for names, without photos of 64 pixels."""
+def read_photos(folder: Path, kind: str, split: str = "val") -> Photos:
+    """The photos of a split with texts of that kind; for names, without photos of 64 pixels."""
     found: dict[Path, set[str]] = {}
     with (folder / "captions.tsv").open(encoding="utf-8", newline="") as table:
         for row in csv.DictReader(table, delimiter="\t", quoting=csv.QUOTE_NONE):
-            if (row["split"], row["kind"]) == ("val", kind) and not row["file"].startswith(SMALL):
+            if (row["split"], row["kind"]) == (split, kind) and not row["file"].startswith(SMALL):
                 found.setdefault(folder / row["file"], set()).add(row["text"])
     return Photos(list(found), list(found.values()))
 
@@ -75,17 +75,22 @@ def unit(vectors: Array) -> Array:
     return vectors / length
 
 
-def by_text(similar: Array, relevant: NDArray[np.bool_]) -> dict[str, float]:
-    """Mean average precision, and how often a right photo is first and among the first five."""
+def ranked(similar: Array, relevant: NDArray[np.bool_]) -> dict[str, NDArray[np.float64]]:
+    """Of each text the average precision, and whether a right photo is first and among the first five."""
     order = np.argsort(-similar, axis=1, kind="stable")
     right = np.take_along_axis(relevant, order, axis=1)
     precision = np.cumsum(right, axis=1) / np.arange(1, right.shape[1] + 1)
     average = (precision * right).sum(axis=1) / right.sum(axis=1)
     return {
-        "mAP": round(float(average.mean()), 4),
-        "R@1": round(float(right[:, 0].mean()), 4),
-        "R@5": round(float(right[:, :5].any(axis=1).mean()), 4),
+        "mAP": average,
+        "R@1": right[:, 0].astype(np.float64),
+        "R@5": right[:, :5].any(axis=1).astype(np.float64),
     }
+
+
+def by_text(similar: Array, relevant: NDArray[np.bool_]) -> dict[str, float]:
+    """Mean average precision, and how often a right photo is first and among the first five."""
+    return {name: round(float(found.mean()), 4) for name, found in ranked(similar, relevant).items()}
 
 
 def by_photo(vectors: Array, photos: Photos) -> float:
@@ -118,7 +123,7 @@ def main(photos: Path, encoder: str = "") -> dict[str, Any]:
 
     names = sorted(set().union(*named.texts))
     captions = sorted(set().union(*captioned.texts))
-    name_vectors = texts([f"a photo of {_article(name)} {name}" for name in names])
+    name_vectors = texts([f"a photo of {article(name)} {name}" for name in names])
     caption_vectors = texts(captions)
 
     def figures(images: Callable[[list[Path]], Array]) -> dict[str, Any]:
@@ -140,7 +145,8 @@ def main(photos: Path, encoder: str = "") -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _article(name: str) -> str:
+def article(name: str) -> str:
+    """The one that stands before a name."""
     return "an" if name[0].lower() in "aeiou" else "a"
 
 

@@ -158,6 +158,22 @@ def align_text(
     )
 
 
+def teacher_loss(embeddings: Tensor, target: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    """How far raw embeddings (n, dim) are from the teacher's unit embeddings `target` of the same views.
+
+    Three terms: the angle to the teacher's embedding, the Kullback-Leibler divergence of the similarities to
+    `targets`, the teacher's embeddings of all views of the batch, and a small one that keeps lengths near 1.
+    """
+    length = embeddings.norm(dim=1)
+    embeddings = F.normalize(embeddings, dim=1)
+    angle = 1 - (embeddings * target).sum(dim=1).mean()
+    with torch.autocast(embeddings.device.type, enabled=False):
+        learned, wanted = ((side @ targets.T / SHARPNESS).log_softmax(dim=1) for side in (embeddings, target))
+    divergence = F.kl_div(learned, wanted, log_target=True, reduction="batchmean")
+    loss = 2 * angle + divergence + LENGTH_WEIGHT * (length - 1).square().mean()
+    return {"loss": loss, "angle": angle, "divergence": divergence}
+
+
 def distil_images(
     tower: ImageTower,
     encoder: MiniEncoder,
@@ -176,10 +192,7 @@ def distil_images(
     small_steps: int = 0,
     validate: Validate | None = None,
 ) -> TrainingResult:
-    """Train the image tower on random views of the images in `rows`, which `teacher` sees too.
-
-    Three terms: the angle to the teacher's embedding, the Kullback-Leibler divergence of the similarities to
-    the teacher's embeddings of all other views of the batch, and a small one that keeps lengths near 1.
+    """Train the image tower by `teacher_loss` on random views of the images in `rows`.
 
     From step `distinct_steps` on (0: never), the views of earlier steps come again, and with them the
     teacher's embeddings, which are kept. In the first `small_steps` steps the tower sees views of
@@ -206,18 +219,7 @@ def distil_images(
         target = kept.get(drawn, lambda: F.normalize(targets_of(views).float(), dim=1))
         if number < small_steps:
             views = F.interpolate(views, (small_side, small_side), mode="bilinear", antialias=True)
-        embeddings = embed(views).float()
-        length = embeddings.norm(dim=1)
-        embeddings = F.normalize(embeddings, dim=1)
-        angle = 1 - (embeddings * target).sum(dim=1).mean()
-        targets = distributed.all_gather_rows(target)
-        with torch.autocast(device.type, enabled=False):
-            learned, wanted = (
-                (side @ targets.T / SHARPNESS).log_softmax(dim=1) for side in (embeddings, target)
-            )
-        divergence = F.kl_div(learned, wanted, log_target=True, reduction="batchmean")
-        loss = 2 * angle + divergence + LENGTH_WEIGHT * (length - 1).square().mean()
-        return {"loss": loss, "angle": angle, "divergence": divergence}
+        return teacher_loss(embed(views).float(), target, distributed.all_gather_rows(target))
 
     settings = {
         "views": [smallest_view, colour, mix], "images": len(rows),

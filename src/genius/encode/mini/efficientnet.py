@@ -6,14 +6,17 @@ followed by a batch norm; `fold_norms` turns both into one biased convolution, w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from genius.errors import ModelMismatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,7 @@ STAGES = (
 )
 HEAD = 1280
 HIDDEN = 1024
+CLASSIFIER = "_fc"  # in the published weights; not taken
 
 
 class ConvUnit(nn.Module):
@@ -98,14 +102,14 @@ class Block(nn.Module):
 
 
 class ImageTower(nn.Module):
-    """Normalised pixels (n, 3, 224, 224) to raw vectors (n, dim)."""
+    """Normalised pixels (n, 3, 224, 224) to raw vectors (n, dim); without `stages` those of Lite2."""
 
-    def __init__(self, dim: int, *, norm: bool = False) -> None:
+    def __init__(self, dim: int, *, norm: bool = False, stages: Sequence[StageShape] | None = None) -> None:
         super().__init__()
         self.stem = ConvUnit(3, STEM, 3, 2, norm=norm)
         blocks: list[nn.Module] = []
         wide = STEM
-        for stage in STAGES:
+        for stage in STAGES if stages is None else stages:
             for repeat in range(stage.repeats):
                 blocks.append(Block(wide, stage, stage.stride if repeat == 0 else 1, norm=norm))
                 wide = stage.width
@@ -127,22 +131,23 @@ class ImageTower(nn.Module):
         return self.project(self.features(pixels))
 
 
-def fold_norms(tower: ImageTower) -> ImageTower:
+AnyTower = TypeVar("AnyTower", bound=ImageTower)
+
+
+def fold_norms(tower: AnyTower) -> AnyTower:
     """A copy of the tower, on the CPU in eval mode, with every batch norm folded into its convolution."""
-    tower = deepcopy(tower).cpu().eval()
-    folded = ImageTower(tower.out.out_features, norm=False).eval()
-    sources = [unit for unit in tower.modules() if isinstance(unit, ConvUnit)]
-    targets = [unit for unit in folded.modules() if isinstance(unit, ConvUnit)]
-    for source, target in zip(sources, targets, strict=True):
-        conv = source.conv if source.norm is None else fuse_conv_bn_eval(source.conv, source.norm)
-        target.conv.load_state_dict(conv.state_dict())
-    folded.hidden.load_state_dict(tower.hidden.state_dict())
-    folded.out.load_state_dict(tower.out.state_dict())
-    return folded
+    folded = deepcopy(tower).cpu().eval()
+    for unit in folded.modules():
+        if isinstance(unit, ConvUnit) and unit.norm is not None:
+            unit.conv, unit.norm = fuse_conv_bn_eval(unit.conv, unit.norm), None
+    return folded.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload,no-any-return]
 
 
 def start_from_imagenet(tower: ImageTower, weights: Mapping[str, Tensor]) -> None:
-    """Fill a training tower, all but its head, from EfficientNet-Lite2's published ImageNet weights."""
+    """Fill a training tower, all but its head, from the published ImageNet weights of an EfficientNet-Lite.
+
+    Raises ModelMismatch if there are weights, other than the classifier's, that the tower has no place for.
+    """
     units = {"stem": ("_conv_stem", "_bn0"), "head": ("_conv_head", "_bn1")}
     for row, block in enumerate(tower.blocks):
         assert isinstance(block, Block)
@@ -153,6 +158,10 @@ def start_from_imagenet(tower: ImageTower, weights: Mapping[str, Tensor]) -> Non
             next(names)
         units[f"blocks.{row}.depthwise"] = (f"_blocks.{row}._depthwise_conv", f"_blocks.{row}.{next(names)}")
         units[f"blocks.{row}.project"] = (f"_blocks.{row}._project_conv", f"_blocks.{row}.{next(names)}")
+    parts = [part for unit in units.values() for part in unit]
+    unused = sorted(name for name in weights if name.rpartition(".")[0] not in {*parts, CLASSIFIER})
+    if unused:
+        raise ModelMismatch(f"weights of another size of EfficientNet-Lite: no place for {unused[0]}")
     state: dict[str, Tensor] = {}
     for ours, (conv, norm) in units.items():
         state[f"{ours}.conv.weight"] = weights[f"{conv}.weight"]

