@@ -6,9 +6,10 @@
 Codes have the 15 levels of `mini`; they are those of a million quantized synthetic items, recombined. Each
 pool is built in bounded passes by all cores, and searched by one thread. `recall` is the share of the first
 10 whose score (similarity, or cosine where codes re-rank) is at least that of the 10th best item when all
-codes are compared. Lengths of items are computed when a query first meets them: `ms` is that of queries which were
-not asked before, `ms_again` when they are asked again. On a machine with a GPU all codes are compared there,
-and the pool is searched there too, in batches. Writes benchmarks/results/billion.json after each size.
+codes are compared. Lengths of items are computed when a query first meets them: `ms` is that of queries
+which were not asked before, `ms_again` when they are asked again. On a machine with a GPU all codes are
+compared there, and the pool is searched there too, in batches. Writes benchmarks/results/billion.json after
+each size.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from genius.decode.vectors import QueryVectors, encode_items
 from genius.errors import BadInput
 from genius.quantize.model import Quantizer
 from genius.seeding import generator_for
+from genius.training.compiled import compiled
 from genius.training.distributed import rank_slice
 from genius.training.loop import TrainingResult, run
 from genius.weights import fingerprint_tensors
@@ -73,7 +74,7 @@ def train_decoder(
     queries = QueryVectors(quantizer, train, resident_bytes)
     loss = _loss_of(decoder, quantizer, item_z, item_codes, objective)
     if optimiser.compile:
-        loss = _compiled(loss, train.device)
+        loss = compiled(loss, train.device)
 
     part = rank_slice(optimiser.batch)
 
@@ -144,16 +145,3 @@ def _loss_of(
         return torch.cat([levels, list_loss(logits, codes, usable, normalised=normalised)[None]])
 
     return loss
-
-
-def _compiled(loss: Loss, device: torch.device) -> Loss:
-    """`loss` compiled; on CUDA it is replayed as a graph, since kernel launches dominate small batches."""
-    if device.type != "cuda":
-        return torch.compile(loss, dynamic=False)
-    fast = torch.compile(loss, dynamic=False, mode="reduce-overhead")
-
-    def replayed(*inputs: Tensor) -> Tensor:
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        return fast(*inputs).clone()  # the graph's own output is overwritten by the next step
-
-    return replayed
