@@ -43,7 +43,8 @@ class CandidateArrays(NamedTuple):
 class _Recording(NamedTuple):
     z: Tensor  # (batch, dim), read by the program
     modalities: Tensor  # (batch, codes of level 0), read by it
-    out: Tensor  # (batch, 2 k + 2) int64, written by it
+    out: Tensor  # (batch, 2 k + 2) int32, written by it
+    host: Tensor  # the same in memory that the device can write to
     run: Callable[[], None]
 
 
@@ -84,12 +85,16 @@ class GraphReplay:
         for start in range(0, len(z), self.batch_sizes[-1]):
             part = slice(start, start + self.batch_sizes[-1])
             parts.append(self._run(z[part], None if modalities is None else modalities[part]))
-        out = np.concatenate(parts)
+        out = parts[0] if len(parts) == 1 else np.concatenate(parts)
         k = (out.shape[1] - 2) // 2
-        scores = out[:, k : 2 * k].astype(np.int32).view(np.float32)
-        return CandidateArrays(out[:, :k], scores, out[:, -2], out[:, -1].astype(bool))
+        return CandidateArrays(
+            positions=out[:, :k].astype(np.int64),
+            scores=out[:, k : 2 * k].view(np.float32),
+            leaves=out[:, -2].astype(np.int64),
+            exact=out[:, -1].astype(bool),
+        )
 
-    def _run(self, z: NDArray[Any], modalities: NDArray[np.bool_] | None) -> NDArray[np.int64]:
+    def _run(self, z: NDArray[Any], modalities: NDArray[np.bool_] | None) -> NDArray[np.int32]:
         size = next(size for size in self.batch_sizes if size >= len(z))
         with self._lock:
             recording = self._record(size)
@@ -98,7 +103,10 @@ class GraphReplay:
             if modalities is not None:
                 recording.modalities[: len(z)].copy_(torch.from_numpy(np.ascontiguousarray(modalities)))
             recording.run()
-            return recording.out[: len(z)].cpu().numpy().copy()
+            if self.device.type == "cuda":
+                recording.host.copy_(recording.out, non_blocking=True)
+                torch.cuda.current_stream(self.device).synchronize()
+            return recording.host[: len(z)].numpy().copy()
 
     @torch.no_grad()
     def _record(self, size: int) -> _Recording:
@@ -109,7 +117,7 @@ class GraphReplay:
         z = torch.zeros(size, self.dim, device=self.device)
         modalities = torch.ones(size, self.modalities, dtype=torch.bool, device=self.device)
         k = program(z, modalities).positions.shape[1]
-        out = torch.zeros(size, 2 * k + 2, dtype=torch.long, device=self.device)
+        out = torch.zeros(size, 2 * k + 2, dtype=torch.int32, device=self.device)
 
         def run() -> None:
             with torch.no_grad():
@@ -118,12 +126,12 @@ class GraphReplay:
                 if ranked:
                     scores, order = scores.sort(dim=1, descending=True, stable=True)
                     positions = positions.gather(1, order)
-                bits = scores.contiguous().view(torch.int32).long()
-                rest = [found.leaves.long()[:, None], found.exact.long()[:, None]]
-                out.copy_(torch.cat([positions, bits, *rest], 1))
+                out[:, :k], out[:, k : 2 * k] = positions, scores.contiguous().view(torch.int32)
+                out[:, -2], out[:, -1] = found.leaves, found.exact
 
         recorded = self._capture(run) if self.device.type == "cuda" else run
-        self._recordings[size] = _Recording(z, modalities, out, recorded)
+        host = torch.empty(out.shape, dtype=out.dtype, pin_memory=True) if out.is_cuda else out
+        self._recordings[size] = _Recording(z, modalities, out, host, recorded)
         return self._recordings[size]
 
     def _capture(self, run: Callable[[], None]) -> Callable[[], None]:
