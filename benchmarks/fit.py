@@ -12,10 +12,17 @@ FAISS RQ are fitted with several seeds: figures are means over them, with the le
 exact search beside. Options are chosen on val, test is searched once per seed. Pools of val are half as large
 as those of test; `--train-items 8200` adds items of train to them. `--parts val` leaves test alone. Writes
 benchmarks/results/fit.json; `fit_speed.py` measures time and memory.
+
+Several processes can share the work, each with some of the vectors, settings and parts:
+
+    python benchmarks/fit.py --data BENCH --vectors mini --parts test --settings universal --out a.json
+    python benchmarks/fit.py --data BENCH --features FEATURES/clip_vitb16 --vectors clip --out b.json
+    python benchmarks/fit.py --merge a.json b.json
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -31,6 +38,7 @@ from numpy.typing import NDArray
 from genius.data.base import Dataset, Row, open_dataset
 from genius.encode.base import Parts
 from genius.encode.precomputed import VectorTable, read_vectors
+from genius.errors import BadInput
 from genius.evaluate.baselines.exact import nearest
 from genius.evaluate.baselines.faiss import code_bits, largest_divisor, load_faiss
 from genius.evaluate.cache import read_items, read_queries
@@ -49,6 +57,8 @@ Ints = NDArray[np.int64]
 Fit = Callable[[Floats, Ints], Floats]  # embeddings and modalities of a pool -> what its codes stand for
 Source = Callable[[str], Callable[[str], Iterator["Pool"]]]  # a setting, then a split
 SETTINGS = ("universal", "local")
+VECTORS = ("mini", "clip")
+MADE_BY = ("command", "commit", "changed", "versions")  # what a result begins with
 BYTES = 15
 OURS = FitOptions(item_bytes=BYTES)
 NEAREST = 10  # items, by exact search, that codes should find
@@ -353,32 +363,92 @@ class WithTrainItems:
         yield from (item for item in self._more if row is None and item.id not in seen)
 
 
-def main(
-    data: Path,
-    features: Path | None = None,
-    cache: Path = Path("runs/fit-cache"),
-    seeds: int = 3,
-    parts: str = "test,val",
-    train_items: int = 0,
-) -> Iterator[dict[str, Any]]:
-    dataset = open_dataset("mbeir", data)
-    if train_items:
-        dataset = WithTrainItems(dataset, train_items)
-    embedder = Embedder(EncoderOnly(Model.load("mini").encoder), cache)
-    result: dict[str, Any] = {"metric": "hit@5, mean of the rows", "bytes": BYTES, "options": str(OURS)}
-    sources: dict[str, Source] = {
-        "mini": lambda setting: lambda split: mini_pools(dataset, embedder, split, setting)
-    }
-    if features is not None:
+def chosen(names: str, known: Sequence[str], option: str) -> list[str]:
+    """The names in a list with commas, if all are known."""
+    found = names.split(",")
+    if unknown := [name for name in found if name not in known]:
+        raise BadInput(f"{option} {','.join(unknown)}: choose of {', '.join(known)}")
+    return found
+
+
+def sources_of(
+    vectors: Sequence[str], dataset: Dataset, data: Path, features: Path | None, cache: Path
+) -> dict[str, Source]:
+    """The pools of the vectors that are asked for, by what a result calls them."""
+    sources: dict[str, Source] = {}
+    if "mini" in vectors:
+        embedder = Embedder(EncoderOnly(Model.load("mini").encoder), cache)
+        sources["mini"] = lambda setting: lambda split: mini_pools(dataset, embedder, split, setting)
+    if "clip" in vectors and features is not None:
         files = features.with_suffix(".safetensors"), features.with_suffix(".names.txt")
         table = read_vectors(*files, "image_embeds")
         sources["CLIP ViT-B/16, images"] = lambda setting: (
             lambda split: clip_pools(dataset, data, table, split, setting)
         )
+    if not sources:
+        raise BadInput("--vectors clip needs --features")
+    return sources
+
+
+def merged(files: Sequence[Path]) -> dict[str, Any]:
+    """The results of several runs as one, with what each of them was `measured_by`.
+
+    They have to be of one commit and one set of options, and no two of them may hold the same table.
+    """
+    result: dict[str, Any] = {"measured_by": []}
+    for file in files:
+        part = json.loads(file.read_text(encoding="utf-8"))
+        result["measured_by"].append({key: part.pop(key) for key in MADE_BY if key in part})
+        made_by = result["measured_by"][0], result["measured_by"][-1]
+        if made_by[0].get("commit") != made_by[1].get("commit"):
+            raise BadInput(f"{file} was measured at another commit than {files[0]}")
+        _add(result, part, str(file))
+    return result
+
+
+def _add(result: dict[str, Any], part: Mapping[str, Any], where: str) -> None:
+    """Add the tables of `part`, which have the figures of exact search in them, to those of `result`."""
+    for key, value in part.items():
+        if key not in result:
+            result[key] = value
+        elif isinstance(value, dict) and "exact" not in value:
+            _add(result[key], value, f"{where}: {key}")
+        elif isinstance(value, dict) or result[key] != value:
+            raise BadInput(f"{where}: {key} is in another file, too, or differs")
+
+
+def main(
+    data: Path | None = None,
+    features: Path | None = None,
+    cache: Path = Path("runs/fit-cache"),
+    seeds: int = 3,
+    parts: str = "test,val",
+    train_items: int = 0,
+    vectors: str = ",".join(VECTORS),
+    settings: str = ",".join(SETTINGS),
+    merge: list[Path] | None = None,
+) -> Iterator[dict[str, Any]]:
+    if merge:
+        yield merged(merge)
+        return
+    if data is None:
+        raise BadInput("--data is missing: the folder of the benchmark")
+    dataset = open_dataset("mbeir", data)
+    if train_items:
+        dataset = WithTrainItems(dataset, train_items)
+    result: dict[str, Any] = {
+        "metric": "hit@5, mean of the rows",
+        "bytes": BYTES,
+        "options": str(OURS),
+        "seeds": seeds,
+    }
+    sources = sources_of(chosen(vectors, VECTORS, "--vectors"), dataset, data, features, cache)
     measures: dict[str, Callable[..., dict[str, Any]]] = {"test": compare, "val": choose}
-    for part in parts.split(","):
+    for part in chosen(parts, tuple(measures), "--parts"):
         for name, pools in sources.items():
-            for setting in SETTINGS if part == "test" else SETTINGS[:1]:  # in small pools little is lost
+            for setting in chosen(settings, SETTINGS, "--settings"):
+                if part == "val" and setting != SETTINGS[0]:  # in small pools little is lost
+                    continue
                 of_source = result.setdefault(name, {}).setdefault(part, {})
                 of_source[setting] = measures[part](pools(setting), setting, seeds)
                 yield result

@@ -234,3 +234,26 @@ def test_code_vectors_stay_short_where_codes_have_many_members(monkeypatch):
         refinement._fit_ordered(quantizer, z, codes, torch.ones(len(z)), 10, 1.0)
         norms.append(float(quantizer.vectors[3:].norm(dim=1).mean()))
     assert norms[1] < norms[0]
+
+
+def test_many_rounds_begin_with_a_part_of_the_items():
+    def rows(number, rounds):
+        found = refinement._some_rows(1000, number, rounds, generator(number))
+        return torch.arange(1000)[found]
+
+    assert [len(rows(number, 40)) for number in (0, 18, 36, 39)] == [500, 750, 1000, 1000]
+    assert len(rows(5, 40).unique()) == len(rows(5, 40))
+    assert not torch.equal(rows(0, 40), rows(1, 40)[:500])
+    assert len(rows(0, refinement.MANY_ROUNDS - 1)) == 1000
+
+
+def test_codes_that_saw_a_part_of_the_items_leave_a_smaller_error(monkeypatch):
+    z = torch.nn.functional.normalize(torch.randn(600, 32, generator=generator(5)), dim=1)
+    modality = torch.zeros(len(z), dtype=torch.long)
+    least = []
+    for share in (1.0, 0.5):
+        monkeypatch.setattr(refinement, "FIRST_SHARE", share)
+        quantizer = ResidualQuantizer(32, (3, *(32,) * 6))
+        init_codebooks(quantizer, z, modality, generator(), seeding="random")
+        least.append(min(refine(quantizer, z, modality, rounds=30, beam=4, ordered=True)))
+    assert least[1] < 0.9 * least[0]

@@ -14,6 +14,9 @@ HARD_WEIGHT = 0.5  # exponent: items count by their error to this power
 LEAST_ERROR = 0.01  # of the mean: items that are coded nearly exactly still count
 RIDGE = 1.0  # members at zero that a code vector has beside its own, at most
 FEW_MEMBERS, MANY_MEMBERS = 8, 16  # of a code on average: there are none, there are all of them
+FIRST_SHARE = 0.5  # of the items that the first of many rounds fits; the share grows to all of them,
+ALL_ITEMS_FROM = 0.9  # which it reaches after this part of the rounds
+MANY_ROUNDS = 20
 
 
 @torch.no_grad()
@@ -38,8 +41,10 @@ def refine(
     sums of the first levels are fitted too, a little: else levels lose their order after some rounds, and the
     beam no longer finds the best codes. Items with a large error then count more, as one that is far from its
     codes is not found at all, and code vectors are kept short, so that no code is spent on a single item and
-    the errors of items differ less. Returns the mean squared error before each round and after the last; the
-    best state seen is kept.
+    the errors of items differ less. Of many rounds, the first ones fit a random part of the items each: code
+    vectors that are fitted to all items draw them to the codes that they have, and after some rounds no code
+    changes any more. Returns the mean squared error before each round and after the last; the best state seen
+    is kept.
     """
     z = z.to(quantizer.vectors)
     errors: list[float] = []
@@ -52,11 +57,12 @@ def refine(
             best.copy_(quantizer.vectors)
         if round_number < rounds:
             weight = _weights(error) if ordered else torch.ones_like(error)
+            generator = torch.Generator(z.device).manual_seed(seed + round_number)
             if ordered:
-                _fit_ordered(quantizer, z, codes, weight, sweeps, anchor)
+                some = _some_rows(len(z), round_number, rounds, generator)
+                _fit_ordered(quantizer, z[some], codes[some], weight[some], sweeps, anchor)
             else:
                 _fit(quantizer, z, codes, sweeps, anchor)
-            generator = torch.Generator(z.device).manual_seed(seed + round_number)
             _split_unused(quantizer, codes, weight, generator)
     quantizer.vectors.copy_(best)
     return tuple(errors)
@@ -80,6 +86,15 @@ def _fit(quantizer: ResidualQuantizer, z: Tensor, codes: Tensor, sweeps: int, an
                 left = z - _sums(quantizer, codes)  # the other levels moved too
             else:
                 left -= step[code]
+
+
+def _some_rows(items: int, round_number: int, rounds: int, generator: torch.Generator) -> Tensor | slice:
+    """Rows of the items that a round fits: all, or in the first of many rounds a random part."""
+    share = FIRST_SHARE + (1 - FIRST_SHARE) * round_number / (ALL_ITEMS_FROM * rounds)
+    if rounds < MANY_ROUNDS or share >= 1:
+        return slice(None)
+    drawn = torch.randperm(items, generator=generator, device=generator.device)
+    return drawn[: int(share * items)].sort().values
 
 
 def _weights(error: Tensor) -> Tensor:
