@@ -178,7 +178,7 @@ def _same(phase: dict[str, Any], name: str) -> str:
 
 
 def _scale(found: dict[str, Any]) -> str:
-    """Times over those in the smallest pool, and recall."""
+    """Times over those in the smallest pool, of new queries and of queries asked again, and recall."""
     pools = found.get("sizes", {})
     if not pools:
         return _table([], [])
@@ -187,11 +187,17 @@ def _scale(found: dict[str, Any]) -> str:
     name = "build_bytes_per_item_beside_the_codes"
     rows.append(["peak bytes per item of the build", *(f"{own[name]:g}" for own in pools.values())])
     for search, base in first["cpu"].items():
-        cells = []
-        for own in (pool["cpu"][search] for pool in pools.values()):
-            recall = f" / {own['recall']:.3f}" if "recall" in own else ""
-            cells.append(f"{own['ms'] / base['ms']:.2f}{recall}")
-        rows.append([f"{search}: time / recall", *cells])
+        cells = [
+            f"{own['ms'] / base['ms']:.2f} / {own['ms_again'] / base['ms_again']:.2f} / {own['recall']:.3f}"
+            for own in (pool["cpu"][search] for pool in pools.values())
+        ]
+        rows.append([f"{search}: time / asked again / recall", *cells])
+    on_gpu = "lookup, codes, batch 256"
+    if all("gpu" in own for own in pools.values()):
+        rates = [f"{own['gpu'][on_gpu]['queries_per_s']:,.0f}" for own in pools.values()]
+        rows.append([f"{on_gpu}, on a GPU: queries a second", *rates])
+        moved = [f"{own['gpu']['gpu_bytes_per_item']:g}" for own in pools.values()]
+        rows.append(["bytes per item on the GPU", *moved])
     head = ["", *(f"{int(items):,} items" for items in pools)]
     return f"`{found['command']}`, [figures](../benchmarks/results/billion.json)\n\n" + _table(head, rows)
 
