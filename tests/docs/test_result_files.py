@@ -16,7 +16,7 @@ FILES = sorted((REPOSITORY / "benchmarks" / "results").glob("*.json"))
 # Measured before commits were recorded. A file leaves the list when it is measured again.
 OLDER = frozenset(
     {
-        "ablations", "chaos", "cluster", "duplicates", "encoders", "frontier-cpu", "frontier-cuda",
+        "ablations", "chaos", "cluster", "encoders", "frontier-cpu", "frontier-cuda",
         "ingest", "recipe", "server", "speed-cpu", "speed-gpu", "startup", "training", "trie",
     }
 )  # fmt: skip

@@ -22,7 +22,7 @@ class GroupFormat(StrEnum):
 def duplicates(
     exact: Annotated[bool, typer.Option("--exact", help="Only items of the same content.")] = False,
     at_least: Annotated[
-        float | None, typer.Option(help="Similarity of near duplicates (default: as measured, 0.95).")
+        float | None, typer.Option(help="Similarity of near duplicates (default: as measured, 0.96).")
     ] = None,
     folder: IndexFolder = DEFAULT_INDEX,
     form: Annotated[

@@ -13,7 +13,7 @@ from genius.errors import BadInput
 from genius.store.index import Index
 from genius.store.records import MODALITIES, RecordBatch
 
-NEAR = 0.95  # cosine of two copies: benchmarks/duplicates.py
+NEAR = 0.96  # cosine of two copies: benchmarks/duplicates.py
 BLOCK = 2048  # rows compared at a time
 NOT_SAME = 0.9999  # the most that two items of different content are said to be alike
 
