@@ -28,6 +28,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import torch
 from _harness import Timer, run
 from numpy.typing import NDArray
 from pools import CHUNK, skewed_chunk
@@ -226,6 +227,7 @@ def main(
     queries: int = 60,
     cache: Path | None = None,
 ) -> Iterator[dict[str, Any]]:
+    torch.set_num_threads(1)
     model, vocabulary = Model.load("mini"), Vocabulary()
     numbers = itertools.count(7)
     result: dict[str, Any] = {"milliseconds": "of the processor", "queries": queries, "items": {}}

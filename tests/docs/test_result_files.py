@@ -17,7 +17,7 @@ FILES = sorted((REPOSITORY / "benchmarks" / "results").glob("*.json"))
 OLDER = frozenset(
     {
         "ablations", "chaos", "cluster", "encoders", "frontier-cpu", "frontier-cuda",
-        "ingest", "recipe", "server", "speed-cpu", "speed-gpu", "startup", "training", "trie",
+        "ingest", "recipe", "server", "speed-cpu", "speed-gpu", "startup", "training",
     }
 )  # fmt: skip
 
