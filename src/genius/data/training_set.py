@@ -40,6 +40,19 @@ class TrainingSet:
     query_ids: Sequence[str]
     item_ids: Sequence[str]
 
+    @property
+    def digest(self) -> str:
+        """What a checkpoint knows the data by: ids, texts and labels, wherever the images lie."""
+        state = hashlib.blake2b(digest_size=16)
+        for strings in (self.query_ids, self.item_ids, self.texts, self.tasks):
+            state.update("\0".join(strings).encode("utf-8", "surrogatepass") + b"\0\0")
+        for rows in (
+            self.query_image, self.query_texts, self.query_task,
+            self.item_image, self.item_text, self.item_modality, self.offsets, self.positives,
+        ):  # fmt: skip
+            state.update(repr(rows.shape).encode() + np.ascontiguousarray(rows, dtype=np.int64).tobytes())
+        return state.hexdigest()
+
 
 class _Table:
     """Distinct values in the order they came, and their rows."""

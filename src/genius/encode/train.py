@@ -25,7 +25,8 @@ from genius.errors import BadInput
 from genius.seeding import generator_for
 from genius.training import distributed
 from genius.training.contrastive import contrastive_loss
-from genius.training.loop import TrainingResult, run
+from genius.training.loop import STARTED_FROM, TrainingResult, run
+from genius.weights import fingerprint_tensors
 
 # prefixes of the image towers' parameters: mini, CLIP, BLIP
 IMAGE_TOWERS = ("image.", "vision_model.", "visual_projection.", "vision_proj.")
@@ -223,7 +224,8 @@ def train_encoder(
         "temperature": "learned" if learned_temperature else temperature, "symmetric": symmetric,
         "mask_positives": mask_positives, "balance": balance,
         "image_rate": image_rate, "views": [smallest_view, colour],
-        "teacher": teacher_weight if teacher else 0.0, "data": [len(data.query_ids), len(data.item_ids)],
+        "teacher": teacher_weight if teacher else 0.0, "data": data.digest,
+        STARTED_FROM: fingerprint_tensors(encoder.module.state_dict()),
     }  # fmt: skip
     return run(
         "encoder", encoder.module, step, config, folder=folder, seed=seed, validate=validate,

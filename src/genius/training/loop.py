@@ -28,6 +28,7 @@ from genius.training.log import TrainingLog
 from genius.training.schedule import adamw, rate_at, trainable
 from genius.weights import load_weights, save_weights
 
+STARTED_FROM = "weights at the start"  # in the settings of a run, of the module before its first step
 Validate = Callable[[], Mapping[str, float]]
 
 
@@ -85,7 +86,8 @@ def run(
     """Train `module` and leave the best weights in it.
 
     `folder` gets `checkpoint.safetensors`, `best.safetensors` and `log.jsonl`; a checkpoint found there is
-    resumed, or refused if it was made with another config, seed or `settings` (plain values). `validate` is
+    resumed, or refused if it was made with another config, seed or `settings` (plain values: whatever else the
+    losses depend on, weights and data by their digests). `validate` is
     called in eval mode every `config.check_every` steps; `metric` is the one to maximise. Raises
     TrainingStopped with step and value when a loss or the gradient is not finite.
     """

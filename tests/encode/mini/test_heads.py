@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,32 @@ def test_only_the_heads_learn_and_they_find_more(encoder: Any, train: TrainingSe
             folder=tmp_path, seed=0, temperature=0.05, dropout=0.3, validate=validate, show=False,
         )  # fmt: skip
     assert moved(encoder, before) == {name for name in before if name.split(".")[1] in ("hidden", "out")}
+
+
+def test_heads_are_resumed_with_the_same_inputs_alone(
+    encoder: Any, train: TrainingSet, tmp_path: Path
+) -> None:
+    """Not with other views of the images, other data of the same size, or other weights below the heads."""
+    images, start = torch.randn(1, len(train.images), 1280), weights(encoder)
+    texts = torch.randn(len(train.texts), 384).__getitem__
+
+    def learn(data: TrainingSet = train, smallest_view: float = 0.3, change: float = 0.0) -> None:
+        encoder.module.load_state_dict(start)
+        with torch.no_grad():
+            next(encoder.module.parameters()).add_(change)
+        train_heads(
+            encoder, images, texts, data, OptimiserConfig(steps=2, batch=8, check_every=1), folder=tmp_path,
+            seed=0, dropout=0.0, inputs={"feature views": [smallest_view, 0.2]}, show=False,
+        )  # fmt: skip
+
+    learn()
+    learn()
+    with pytest.raises(BadInput, match="another feature views:"):
+        learn(smallest_view=0.4)
+    with pytest.raises(BadInput, match="another data:"):
+        learn(replace(train, texts=[*train.texts[:-1], "something else"]))
+    with pytest.raises(BadInput, match="another weights at the start:"):
+        learn(change=1e-3)
 
 
 def test_the_text_tower_learns_above_a_frozen_image_tower(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +29,8 @@ from genius.encode.train import TokenTable, batch_loss, fuse_towers
 from genius.encode.views import mixed, random_views
 from genius.seeding import generator_for
 from genius.training import distributed
-from genius.training.loop import TrainingResult, run
+from genius.training.loop import STARTED_FROM, TrainingResult, run
+from genius.weights import fingerprint_tensors
 
 Validate = Callable[[], Mapping[str, float]]
 HEAD = ("text.hidden.", "text.out.")
@@ -117,11 +119,13 @@ def align_text(
     balance: float,
     body_rate: float,
     temperature: float = 0.01,
+    inputs: Mapping[str, Any] | None = None,
     validate: Validate | None = None,
 ) -> TrainingResult:
     """Train the text tower and the map on CLIP's vectors (images of `data`, dim) by eq. 2.
 
     `texts` are those of `data`; `body_rate` is the factor on the rate of the text tower below its head.
+    `inputs` are plain values that say where the vectors come from: a checkpoint made with others is refused.
     """
     pairs = rows_of(data).to(clip_vectors.device).balanced(balance)
 
@@ -152,7 +156,9 @@ def align_text(
             "temperature": temperature,
             "balance": balance,
             "body_rate": body_rate,
-            "data": [len(data.query_ids), len(data.item_ids)],
+            "data": data.digest,
+            **(inputs or {}),
+            STARTED_FROM: fingerprint_tensors(aligned.state_dict()),
         },
         rate_factor=rate_factor,
     )
@@ -190,13 +196,15 @@ def distil_images(
     distinct_steps: int = 0,
     small_side: int = 160,
     small_steps: int = 0,
+    inputs: Mapping[str, Any] | None = None,
     validate: Validate | None = None,
 ) -> TrainingResult:
     """Train the image tower by `teacher_loss` on random views of the images in `rows`.
 
     From step `distinct_steps` on (0: never), the views of earlier steps come again, and with them the
     teacher's embeddings, which are kept. In the first `small_steps` steps the tower sees views of
-    `small_side` pixels, the teacher always views of full size.
+    `small_side` pixels, the teacher always views of full size. `inputs` are plain values that say which teacher
+    it is: a checkpoint made with another one is refused.
     """
     device = encoder.device
     embed, targets_of = encoder.image_vectors, teacher
@@ -223,7 +231,8 @@ def distil_images(
 
     settings = {
         "views": [smallest_view, colour, mix], "images": len(rows),
-        "distinct_steps": distinct_steps, "small": [small_side, small_steps],
+        "distinct_steps": distinct_steps, "small": [small_side, small_steps], **(inputs or {}),
+        STARTED_FROM: fingerprint_tensors(tower.state_dict()),
     }  # fmt: skip
     return run(
         "distillation", tower, step, config, folder=folder, seed=seed, validate=validate, settings=settings

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +33,8 @@ from genius.encode.train import (
 )
 from genius.encode.views import random_views
 from genius.seeding import generator_for
-from genius.training.loop import TrainingResult, run
+from genius.training.loop import STARTED_FROM, TrainingResult, run
+from genius.weights import fingerprint_tensors
 
 
 class Head(nn.Module):
@@ -139,6 +141,7 @@ def train_heads(
     text_tower: bool = False,
     body_rate: float = 1.0,
     teacher: Teacher | None = None,
+    inputs: Mapping[str, Any] | None = None,
     validate: Callable[[Heads], Mapping[str, float]] | None = None,
     show: bool = True,
 ) -> TrainingResult:
@@ -146,7 +149,8 @@ def train_heads(
 
     `images` are features (views, images, 1280) of the rows of `data`, of which each step draws one view;
     `texts` gives the features of text rows. With `text_tower` its layers below the head learn, too, at
-    `body_rate` times the rate.
+    `body_rate` times the rate. `inputs` are plain values that say how features and teacher were made: a
+    checkpoint made with others is refused.
     """
     heads = Heads(encoder, dropout, text_tower=text_tower).to(encoder.device)
     pairs = rows_of(data).to(encoder.device).balanced(balance)
@@ -182,7 +186,8 @@ def train_heads(
     settings = {
         "temperature": temperature, "balance": balance, "dropout": dropout, "image_rate": image_rate,
         "text_tower": text_tower, "body_rate": body_rate, "views": len(images),
-        "teacher": teacher.weight if teacher else 0.0, "data": [len(data.query_ids), len(data.item_ids)],
+        "teacher": teacher.weight if teacher else 0.0, "data": data.digest, **(inputs or {}),
+        STARTED_FROM: fingerprint_tensors(encoder.module.state_dict()),
     }  # fmt: skip
     return run(
         "heads", heads, step, config, folder=folder, seed=seed, validate=check, settings=settings,
