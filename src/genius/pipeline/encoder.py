@@ -38,8 +38,9 @@ from genius.encode.train import (
 from genius.errors import BadInput
 from genius.pipeline.validation import hit_rates
 from genius.pipeline.vectors import IMAGES_AT_ONCE, TEXTS_AT_ONCE, cached, content_name, file_state
+from genius.training import distributed
 from genius.training.loop import TrainingResult
-from genius.weights import fingerprint_tensors
+from genius.weights import fingerprint, fingerprint_tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +60,14 @@ class SplitImages:
 
     @classmethod
     def of(cls, encoder: Trainable, splits: Splits, device: torch.device, *, resident: bool) -> SplitImages:
-        """Train images on the device if `resident`, else decoded when needed; val images stay decoded."""
+        """Train images on the device if `resident`, else decoded when needed.
+
+        Those of val stay decoded in the main process, which is the one that validates.
+        """
         keep = device if resident else torch.device("cpu")
         return cls(
             ImageTable(splits.train.images, encoder, device, resident=resident),
-            ImageTable(splits.val.images, encoder, keep, resident=True),
+            ImageTable(splits.val.images, encoder, keep, resident=distributed.is_main()),
         )
 
 
@@ -114,6 +118,7 @@ def distil_mini(
     `images` are those of `splits`, resident.
     """
     clip = ClipTeacher(clip_weights(Path(table.teacher))).to(device).eval()
+    inputs = {"teacher": fingerprint(Path(table.teacher))}
     if device.type == "cuda":
         clip.tower.bfloat16()
     readable = torch.ones(len(images.train), dtype=torch.bool, device=device)
@@ -137,7 +142,7 @@ def distil_mini(
 
     distill.align_text(
         aligned, texts.train, clip_train, splits.train, table.alignment,
-        folder=folder / "alignment", seed=seed, balance=balance, body_rate=table.body_rate,
+        folder=folder / "alignment", seed=seed, balance=balance, body_rate=table.body_rate, inputs=inputs,
         validate=lambda: hit_rates(splits.val, embed_by_teacher, device),
     )  # fmt: skip
 
@@ -159,7 +164,7 @@ def distil_mini(
         validate=lambda: hit_rates(splits.val, embed_by_student, device),
         smallest_view=table.smallest_view, colour=table.colour, mix=table.mix,
         distinct_steps=table.distinct_steps, small_side=table.small_side,
-        small_steps=round(table.small_share * table.images.steps),
+        small_steps=round(table.small_share * table.images.steps), inputs=inputs,
     )  # fmt: skip
     aligned.fold_into(encoder.module.image)
     encoder.module.requires_grad_(True)
@@ -238,7 +243,7 @@ def _train_heads(
         encoder, features, train_texts, splits.train, table.optimiser, folder=folder / "encoder", seed=seed,
         temperature=table.temperature, balance=table.balance, dropout=table.heads_dropout,
         image_rate=table.image_rate, text_tower=whole, body_rate=table.body_rate, teacher=near,
-        validate=validate,
+        inputs={"feature views": [table.smallest_view, table.colour]}, validate=validate,
     )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ from genius.errors import BadInput
 from genius.model_toml import read_model_toml, set_table
 from genius.pipeline.encoder import SplitImages, Splits, distil_mini, train_stage
 from genius.pipeline.scaling import fit_to_data
-from genius.pipeline.vectors import encode_set
+from genius.pipeline.vectors import encode_set, unreadable_images
 from genius.quantize.model import Quantizer, load_quantizer, save_quantizer
 from genius.quantize.residual import code_sizes
 from genius.quantize.train import QuantizerObjective, train_quantizer
@@ -142,8 +142,11 @@ def _encoder(recipe: Recipe, folder: Path, device: torch.device) -> None:
     encoder = _initial_encoder(recipe, device)
     resident = recipe.distillation is not None or (table is not None and table.resident)
     images = SplitImages.of(encoder, splits, device, resident=resident)
-    splits = Splits(  # images that are decoded in training only are black where they cannot be read
-        _without_unreadable("train", splits.train, images.train.unreadable),
+    unreadable = images.train.unreadable
+    if not resident:  # they are decoded in training, where a batch needs its pairs whole
+        unreadable = unreadable_images(splits.train.images, encoder.preprocess, folder / "features")
+    splits = Splits(
+        _without_unreadable("train", splits.train, unreadable),
         _without_unreadable("val", splits.val, images.val.unreadable),
     )
     teacher, texts = None, None

@@ -21,6 +21,7 @@ from genius.data.report import Report
 from genius.data.training_set import TrainingSet
 from genius.encode.base import Array, Encoder, TrainableEncoder
 from genius.encode.images import decode
+from genius.encode.preprocess import Preprocess
 from genius.errors import BadImage, TrainingStopped
 from genius.files import write_file
 from genius.training import distributed
@@ -78,6 +79,22 @@ def image_vectors(encoder: Encoder, files: Sequence[Path], report: Report) -> Ar
                 if isinstance(image, BadImage):
                     report.skip(files[start + row], image)
     return vectors
+
+
+def unreadable_images(files: Sequence[Path], preprocess: Preprocess, folder: Path) -> list[int]:
+    """Rows of the image files that cannot be read: all are decoded once, and what was found is kept in `folder`.
+
+    Several processes share the work.
+    """
+
+    def unreadable(part: Sequence[Path]) -> Array:
+        marks = np.zeros((len(part), 1), dtype=np.float32)
+        for row, _ in decode(part, preprocess).unreadable:
+            marks[row] = 1
+        return marks
+
+    name = content_name("unreadable", "", [file_state(file) for file in files])
+    return np.flatnonzero(cached(folder / name, files, IMAGES_AT_ONCE, unreadable, 1)).tolist()
 
 
 def _open(file: Path) -> Any:
