@@ -84,7 +84,9 @@ class Engine(IndexChanges, IndexSearch):
 
     def stats(self) -> dict[str, Any]:
         """Items, sizes and settings, and the default search, as plain values; does not load the model."""
-        search = describe_options(self._search_settings(), vectors=self.index.dim is not None)
+        search = describe_options(
+            self._search_settings(), vectors=self.index.dim is not None, codes=self.index.levels > 1
+        )
         state = self.index.truth.identity, self.index.truth.change()
         if self._fit_state is None or self._fit_state[0] != state:
             self._fit_state = state, fit_state(self.index)

@@ -225,7 +225,7 @@ class Crossover:
             return text
         if self.from_start:
             return f"{self.system} is faster than {self.than} from {self.items:,.0f} items, the smallest pool"
-        return f"{self.system} overtakes {self.than} at about {_rounded(self.items, 2)} items"
+        return f"{self.system} overtakes {self.than} at about {_rounded(self.items)} items"
 
 
 def crossovers(points: Sequence[Mapping[str, Any]], than: str = "exact") -> list[Crossover]:
@@ -267,7 +267,7 @@ def _extrapolated(sizes: Sequence[int], gaps: Sequence[float]) -> float | None:
     return found if found <= HORIZON * sizes[-1] else None
 
 
-def _rounded(items: float, digits: int = 1) -> str:
-    """`items` to one digit, which is all that an extrapolation tells, or to more."""
+def _rounded(items: float, digits: int = 2) -> str:
+    """`items` to some digits, as many as an extrapolation tells."""
     unit = 10.0 ** (int(np.log10(max(items, 1))) + 1 - digits)
     return f"{round(items / unit) * unit:,.0f}"

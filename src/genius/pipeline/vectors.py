@@ -82,9 +82,9 @@ def image_vectors(encoder: Encoder, files: Sequence[Path], report: Report) -> Ar
 
 
 def unreadable_images(files: Sequence[Path], preprocess: Preprocess, folder: Path) -> list[int]:
-    """Rows of the image files that cannot be read: all are decoded once, and what was found is kept in `folder`.
+    """Rows of the image files that cannot be read.
 
-    Several processes share the work.
+    All are decoded once, by several processes together, and what was found is kept in `folder`.
     """
 
     def unreadable(part: Sequence[Path]) -> Array:

@@ -23,8 +23,13 @@ def default_options(chosen: Mapping[str, Any], *, vectors: bool) -> dict[str, An
     return options
 
 
-def describe_options(chosen: Mapping[str, Any], *, vectors: bool) -> dict[str, Any]:
-    """The same for `stats`: always with method, beam and re-ranking, and on which split they were chosen."""
+def describe_options(chosen: Mapping[str, Any], *, vectors: bool, codes: bool = True) -> dict[str, Any]:
+    """The same for `stats`: always with method, beam and re-ranking, and on which split they were chosen.
+
+    An index without `codes` has one way to search.
+    """
+    if not codes:
+        return {"method": "exact", "because": "there are no codes yet: all embeddings are compared"}
     options = default_options(chosen, vectors=vectors)
     plain = SearchOptions(**options)
     shown = {"method": plain.method, "beam": plain.beam, "rerank": plain.rerank} | options

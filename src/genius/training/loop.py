@@ -86,10 +86,10 @@ def run(
     """Train `module` and leave the best weights in it.
 
     `folder` gets `checkpoint.safetensors`, `best.safetensors` and `log.jsonl`; a checkpoint found there is
-    resumed, or refused if it was made with another config, seed or `settings` (plain values: whatever else the
-    losses depend on, weights and data by their digests). `validate` is
-    called in eval mode every `config.check_every` steps; `metric` is the one to maximise. Raises
-    TrainingStopped with step and value when a loss or the gradient is not finite.
+    resumed, or refused if it was made with another config, seed or `settings` (plain values: whatever else
+    the losses depend on, weights and data by their digests). `validate` is called in eval mode every
+    `config.check_every` steps; `metric` is the one to maximise. Raises TrainingStopped with step and value
+    when a loss or the gradient is not finite.
     """
     distributed.rank_slice(config.batch)  # refuse a batch that cannot be split before any work
     optimiser = adamw(module, config, rate_factor)

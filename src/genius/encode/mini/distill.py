@@ -203,8 +203,8 @@ def distil_images(
 
     From step `distinct_steps` on (0: never), the views of earlier steps come again, and with them the
     teacher's embeddings, which are kept. In the first `small_steps` steps the tower sees views of
-    `small_side` pixels, the teacher always views of full size. `inputs` are plain values that say which teacher
-    it is: a checkpoint made with another one is refused.
+    `small_side` pixels, the teacher always views of full size. `inputs` are plain values that say which
+    teacher it is: a checkpoint made with another one is refused.
     """
     device = encoder.device
     embed, targets_of = encoder.image_vectors, teacher
