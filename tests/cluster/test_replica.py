@@ -21,10 +21,10 @@ ray_module("ray.serve")  # its imports warn
 
 from ray.exceptions import RayActorError
 
-from genius import Item
+from genius import Item, Query
 from genius.cluster import replica
 from genius.cluster.replica import ReplicaBackend
-from genius.cluster.vectors import ShardedVectors
+from genius.cluster.vectors import ShardedEngine, ShardedVectors, VectorShard
 from genius.engine import Engine
 from genius.ingest.result import AddResult
 from genius.query.result import SearchResult
@@ -170,6 +170,31 @@ def test_a_shard_that_does_not_answer_is_left_alone_for_a_while() -> None:
     for _ in range(3):
         assert np.array_equal(sharded[np.array([7, 1, 4, 9])], rows[[7, 1, 4, 9]])
     assert asked == [0, 1, 1, 1]
+
+
+def test_a_fitted_index_with_its_vectors_in_shards_answers_as_it_does_alone(tmp_path: Path) -> None:
+    points = np.random.default_rng(0).standard_normal((1200, 16)).astype(np.float32)
+    asked = [Query(vector=point + 0.1) for point in points[:20]]
+    with Engine.create(tmp_path / "index", encoder="vectors", dim=16) as engine:
+        engine.add(Item(f"i{n}", vector=point) for n, point in enumerate(points))
+        assert engine.fit().number
+        engine.compact()
+        alone = engine.search_batch(asked, k=10)
+    read: list[int] = []
+
+    def shard(number: int) -> Any:
+        own = VectorShard(str(tmp_path / "index"), number, 2)
+
+        def remote(generation: int, places: Any) -> Any:
+            read.append(number)
+            return SimpleNamespace(result=lambda timeout_s: own.rows(generation, places))
+
+        return SimpleNamespace(rows=SimpleNamespace(remote=remote))
+
+    with ShardedEngine.open(tmp_path / "index") as sharded:
+        sharded.shards = [shard(0), shard(1)]
+        assert sharded.search_batch(asked, k=10) == alone
+    assert set(read) == {0, 1}
 
 
 class _Own:

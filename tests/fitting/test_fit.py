@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,6 +52,9 @@ def test_a_collection_without_codes_is_searched_exactly(tmp_path: Path) -> None:
         engine.add(items(points))
         for query in queries:
             assert [hit.id for hit in engine.search(Query(vector=query))] == exact(points, query, 10)
+        assert engine.stats()["search"]["method"] == "exact"
+        engine.fit()
+        assert engine.stats()["search"]["method"] == "lookup"
 
 
 def test_fitted_codes_find_what_exact_search_finds(tmp_path: Path) -> None:
@@ -91,6 +96,23 @@ def test_the_command_says_what_takes_long(tmp_path: Path, capsys: pytest.Capture
         engine.add(items(vectors(300)))
         report_fit(engine)
     assert "learning codes from items: 300" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("fit", ["auto", "never"])
+def test_indexing_fits_codes_once_there_are_enough_items_unless_told_otherwise(
+    genius: Any, tmp_path: Path, fit: str
+) -> None:
+    np.save(tmp_path / "points.npy", vectors(1000))
+    (tmp_path / "points.txt").write_text("\n".join(f"item {n}" for n in range(1000)))
+    run = ("index", tmp_path / "points.npy", "--to", "idx", "--encoder", "vectors", "--fit", fit)
+    done = genius(*run, "--format", "json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["added"] == 1000
+    assert "1000 items and no codes yet" in done.err
+    assert ("`genius fit --in idx`" in done.err) == (fit == "never")
+    found = json.loads(genius("stats", "--in", "idx", "--format", "json").out)
+    assert found["fit"]["fits"] == (fit == "auto")
+    assert found["search"]["method"] == ("lookup" if fit == "auto" else "exact")
 
 
 def of_two_kinds(count: int, seed: int = 0) -> tuple[list[Item], np.ndarray]:

@@ -92,6 +92,18 @@ def test_a_picture_that_is_gone_is_said_to_be(page_of, tmp_path, fake, module_ki
             assert [line for line in page.console() if "404" not in line] == []
 
 
+def test_when_the_codes_were_fitted(page_of, tmp_path, module_kit):
+    with Engine.create(tmp_path / "index") as engine:
+        engine.add(Item(f"t{n}", text=f"{word} number {n}") for n, word in enumerate(["red", "blue"] * 20))
+        engine.fit()
+        with module_kit.live(engine) as running:
+            page = page_of(running.url)
+            page.search("red")
+            page.press("#how summary")
+            page.until(lambda: "codes fitted on" in page.text("#how-text"))
+            assert "to 40 items" in page.text("#how-text")
+
+
 def test_with_a_key(page_of, engine, module_kit):
     with module_kit.live(engine, key=KEY) as running:
         page = page_of(running.url)
