@@ -8,6 +8,7 @@ from pathlib import Path
 import ir_measures
 import numpy as np
 import pytest
+import torch
 
 from genius.data.base import Row
 from genius.data.mbeir import MBeir
@@ -134,6 +135,19 @@ def test_another_library_or_device_is_searched_anew(colours, tiny_model, tmp_pat
         other = Counting()
         evaluate(colours, tiny_model(), tmp_path, "universal", [other])
         assert other.searched == 2
+
+
+def test_another_number_of_threads_is_searched_anew(colours, tiny_model, tmp_path):
+    """FAISS's codebooks, and so its answers, differ by the number of threads that make them."""
+    evaluate(colours, tiny_model(), tmp_path, "universal", [Counting()])
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        other = Counting()
+        evaluate(colours, tiny_model(), tmp_path, "universal", [other])
+        assert other.searched == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_answers_are_found_anew_when_the_code_that_finds_them_changes():

@@ -1,4 +1,8 @@
-"""What cached vectors, codes and answers depend on beside weights and inputs: source, libraries, device."""
+"""What cached vectors, codes and answers depend on beside weights and inputs.
+
+That is our source, the libraries, the device and, for answers, the number of threads, since FAISS's codebooks
+differ by it.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,13 @@ def environment(device: object, *sources: str) -> str:
     """Our source under `sources`, the libraries' versions and the name of the device, as part of a key."""
     libraries = (f"{name} {library_version(name)}" for name in LIBRARIES)
     return ", ".join([source_hash(*sources), *libraries, device_name(str(device))])
+
+
+def threads() -> str:
+    """With how many threads torch and FAISS compute."""
+    import torch
+
+    return f"{torch.get_num_threads()} threads"
 
 
 def library_version(name: str) -> str:

@@ -24,7 +24,7 @@ from genius.data.base import Dataset, LabelledQuery, Row
 from genius.errors import BadData, BadInput
 from genius.evaluate.cache import Inputs, Key, Progress, key_of, read_items, read_queries
 from genius.evaluate.embeddings import Embedder, EncodedPool, EncodedQueries, EncoderOnly
-from genius.evaluate.environment import SEARCH_SOURCES, environment
+from genius.evaluate.environment import SEARCH_SOURCES, environment, threads
 from genius.evaluate.intervals import group_queries
 from genius.evaluate.metrics import NO_ITEM, Ints, Qrels
 from genius.evaluate.options import EvalOptions
@@ -50,7 +50,7 @@ class CachedSearch:
     ) -> None:
         self._system, self._pool, self._folder = system, pool, cache / "answers"
         settings = json.dumps(dict(system.settings), sort_keys=True, default=str)
-        where = environment(device, *SEARCH_SOURCES)
+        where = f"{environment(device, *SEARCH_SOURCES)}, {threads()}"
         parts = (system.name, settings, fingerprint, pool.digest, where, str(DEPTH))
         self._key = [part.encode() for part in parts]
         self._indexed = False
