@@ -170,8 +170,14 @@ def timed() -> Iterator[dict[str, float]]:
 def parts(spent: dict[str, float], timer: Timer, queries: int = 1) -> dict[str, float]:
     """Milliseconds of a query: of each part, of all else, and of all."""
     rest = timer.processor - sum(spent.values())
-    around = {"rest": rest, "around the search": spent["records"] + rest}
-    own = {**spent, **around, "all": timer.processor, "by the clock": timer.seconds}
+    own = {
+        **spent,
+        "rest": rest,
+        "around the search": spent["records"] + rest,
+        "all but encoding": timer.processor - spent["encode"],
+        "all": timer.processor,
+        "by the clock": timer.seconds,
+    }
     return {name: 1000 * value / queries for name, value in own.items()}
 
 
@@ -239,17 +245,12 @@ def growth(sizes: dict[str, Any]) -> dict[str, dict[str, float]]:
     smallest, *_, largest = sizes.values()
     return {
         asked: {
-            name: round(without_encoding(largest[name][asked]) / without_encoding(found[asked]), 2)
+            name: round(largest[name][asked]["all but encoding"] / found[asked]["all but encoding"], 2)
             for name, found in smallest.items()
             if asked in found
         }
         for asked in ASKED
     }
-
-
-def without_encoding(found: dict[str, float]) -> float:
-    """Milliseconds of all but encoding."""
-    return found["all"] - found["encode"]
 
 
 def main(
