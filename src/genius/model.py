@@ -101,7 +101,7 @@ class Model:
         """The decoder, loaded on first use; lookup search never uses it."""
         return self.lazy_decoder() if isinstance(self.lazy_decoder, partial) else self.lazy_decoder
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Codes per level."""
         return tuple(self.quantizer.sizes)
@@ -120,7 +120,7 @@ class Model:
         """How many codes an item has."""
         return len(self.sizes)
 
-    @property
+    @cached_property
     def modality_codes(self) -> dict[Modality, int]:
         """The code of level 0 that stands for each modality; none where level 0 is something else."""
         tells = self.quantizer.residual.modality != "none"

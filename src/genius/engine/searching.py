@@ -151,14 +151,16 @@ class IndexSearch(OpenIndex):
         asked = [Query.of(query).wanting(want, instruction) for query in queries]
         words = None
         loaded, fitted_anew = self._current_model(), False
-        present = (self._view or self._current()).present  # looked at again once the queries are encoded
+        known_view = self._view
+        # looked at again once the queries are encoded
+        present = (self._current() if known_view is None else known_view).present
         embedded = self._embed(loaded.model, asked, present)
         for attempt in range(ATTEMPTS):
             try:
                 if fitted_anew:
                     loaded = self._current_model()
                     embedded = self._embed(loaded.model, asked, present)
-                options = self._options(loaded.model, k, search, rerank, beam)
+                options = self._options(loaded.model, depth, search, rerank, beam)
                 if words is None:
                     words = self._word_matches(asked, hybrid, options)
                 with self.index.steady() if attempt else nullcontext():
@@ -170,7 +172,7 @@ class IndexSearch(OpenIndex):
                         present = view.present
                         embedded = self._embed(loaded.model, asked, present)
                     pool = None if where is None else self._filters.pool(where, view)
-                    ranked = rank_page(page, depth, view, loaded, embedded, options, pool, words)
+                    ranked = rank_page(page, view, loaded, embedded, options, pool, words)
                     cuts = [page.left(one.items) for one in ranked]
                     rows = {item.row for left in cuts for item in left[: None if facets else page.end]}
                     records = self.index.truth.records(rows)

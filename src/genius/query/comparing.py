@@ -14,6 +14,7 @@ from genius.query.merging import backgrounds
 from genius.query.subqueries import Subquery
 from genius.query.view import PoolView
 from genius.search.codebooks import Codebooks
+from genius.search.options import SearchOptions
 from genius.search.rank import RankedItems, products
 from genius.search.trie import Ints
 from genius.types import Modality
@@ -37,9 +38,18 @@ class Similarities(NamedTuple):
         return self.similar if self.with_words is None else self.with_words
 
 
-def compare(view: PoolView, tables: Codebooks, query: EmbeddedSubquery, found: RankedItems) -> Similarities:
+def compare(
+    view: PoolView,
+    tables: Codebooks,
+    query: EmbeddedSubquery,
+    found: RankedItems,
+    options: SearchOptions,
+) -> Similarities:
     """Similarities by vectors, or by codes where the index keeps no vectors."""
-    similar = similarities(view, tables, query, found.rows, found.codes)
+    if options.by_similarity and options.rerank == "vectors":  # these are the scores
+        similar = np.minimum(found.scores, 1.0)
+    else:
+        similar = similarities(view, tables, query, found.rows, found.codes)
     return Similarities(query.subquery, similar, sample_similarities(view, tables, query))
 
 

@@ -98,7 +98,6 @@ class PageRequest:
 
 def rank_page(
     page: PageRequest,
-    depth: int,
     view: PoolView,
     loaded: LoadedModel,
     queries: Sequence[Sequence[EmbeddedSubquery]],
@@ -106,11 +105,13 @@ def rank_page(
     pool: FilteredPool | None,
     words: Sequence[WordMatches | None] | None = None,
 ) -> list[Ranking]:
-    """Rankings of `depth` items for each query; deeper ones where too many have come since the first page."""
+    """Rankings of `options.k` items for each query; deeper ones if many have come since the first page."""
+    searcher = loaded.searcher_for(options)
     while True:
-        searcher = loaded.searcher_for(options)
-        ranked = rank(view, searcher, loaded.model, queries, replace(options, k=depth), pool, words)
-        short = [one for one in ranked if len(page.left(one.items)) < page.end]
-        if page.cursor is None or not any(len(one.items) == depth for one in short):
+        ranked = rank(view, searcher, loaded.model, queries, options, pool, words)
+        if page.cursor is None:
             return ranked
-        depth *= 2
+        short = [one for one in ranked if len(page.left(one.items)) < page.end]
+        if not any(len(one.items) == options.k for one in short):
+            return ranked
+        options = replace(options, k=2 * options.k)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from itertools import zip_longest
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -70,9 +71,11 @@ def rank(
         elif calibration is None and len(own) < 2:  # nothing to compare
             compared = []
         else:
-            compared = [compare(view, searcher.codebooks, *one) for one in zip(several, own, strict=True)]
-        parts = [_scored(view, one, options) for one in own]
-        if calibration is None and len(own) < 2:
+            compared = [
+                compare(view, searcher.codebooks, *one, options) for one in zip(several, own, strict=True)
+            ]
+        parts = [_scored(view, *one, calibration, options) for one in zip_longest(own, compared)]
+        if len(parts) < 2:
             best = [item for part in parts for item in part]
         else:
             best = _merge(parts, compared, calibration, options.k)
@@ -149,10 +152,10 @@ def _search(
     codes = model.modality_codes
     if any(one.subquery.modality for one in flat) and not view.level_zero_is(codes):
         return [_search_masked(view, segments, searcher, one, options) for one in flat]
-    wanted = np.ones((len(flat), searcher.codebooks.sizes[0]), dtype=bool)
+    wanted = np.zeros((len(flat), searcher.codebooks.sizes[0]), dtype=bool)
     for row, one in enumerate(flat):
-        if one.subquery.modality is not None:
-            wanted[row] = np.arange(wanted.shape[1]) == codes[one.subquery.modality]
+        modality = one.subquery.modality
+        wanted[row, slice(None) if modality is None else codes[modality]] = True
     return searcher.search(
         segments,
         np.stack([one.z for one in flat]),
@@ -183,15 +186,25 @@ def _search_masked(
     return found
 
 
-def _scored(view: PoolView, found: RankedItems, options: SearchOptions) -> list[ScoredRow]:
+def _scored(
+    view: PoolView,
+    found: RankedItems,
+    compared: Similarities | None,
+    calibration: Calibration | None,
+    options: SearchOptions,
+) -> list[ScoredRow]:
+    """What a sub-query found, by row; with a calibration, how sure each is."""
     rows = view.rows(found.rows)
     items = view.snapshot.passages.items_of(rows)
     # rounding may take a cosine beyond 1
     scores = np.minimum(found.scores, 1.0) if options.by_similarity else found.scores
+    sure: list[Any] = [None] * len(rows)
+    if calibration is not None and compared is not None:
+        sure = confidences(calibration, compared).tolist()
     columns = (one.tolist() for one in (items, rows, scores, found.codes))
     return [
-        ScoredRow(item, score, tuple(codes), passage=row - item)
-        for item, row, score, codes in zip(*columns, strict=True)
+        ScoredRow(item, score, tuple(codes), confidence, row - item)
+        for item, row, score, codes, confidence in zip(*columns, sure, strict=True)
     ]
 
 
@@ -201,18 +214,10 @@ def _merge(
     calibration: Calibration | None,
     k: int,
 ) -> list[ScoredRow]:
-    """One ranking by confidence, or by standardized similarity without a calibration.
+    """One ranking of several by confidence, or by standardized similarity without a calibration.
 
-    Where several sub-queries compete, the score is the similarity, whatever ranked the items of each.
+    The score is the similarity, whatever ranked the items of each.
     """
-    if calibration is not None:
-        sure = [confidences(calibration, one).tolist() for one in compared]
-        parts = [
-            [item._replace(confidence=value) for item, value in zip(*one, strict=True)]
-            for one in zip(parts, sure, strict=True)
-        ]
-    if len(parts) < 2:
-        return [item for part in parts for item in part]
     if calibration is None:
         order = standardized(compared)
     else:

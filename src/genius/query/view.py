@@ -248,7 +248,12 @@ class PoolView:
 
     def count(self, modality: Modality) -> int:
         """How many items have this modality."""
-        return self._entries(modality) - int(self._passage_counts[MODALITIES.index(modality)])
+        return self._counts[modality]
+
+    @cached_property
+    def _counts(self) -> dict[Modality, int]:
+        passages = dict(zip(MODALITIES, self._passage_counts.tolist(), strict=True))
+        return {modality: self._entries(modality) - passages[modality] for modality in MODALITIES}
 
     def _entries(self, modality: Modality) -> int:
         """How many items and passages have this modality."""

@@ -153,8 +153,10 @@ class WordSearch:
     def _read(self, connection: sqlite3.Connection, query: str) -> _Posting:
         if not query:
             return _Posting(None, 0)
-        select = f"SELECT rowid FROM words WHERE words MATCH ? LIMIT {RARE + 1}"
-        rows = np.array(connection.execute(select, (query,)).fetchall(), dtype=np.int64).ravel()
+        matching = f"SELECT rowid AS row FROM words WHERE words MATCH ? LIMIT {RARE + 1}"
+        # one text instead of a tuple for each row: a third of the time
+        (joined,) = connection.execute(f"SELECT group_concat(row) FROM ({matching})", (query,)).fetchone()
+        rows = np.fromstring(joined, np.int64, sep=",") if joined else np.zeros(0, np.int64)
         if len(rows) > RARE:  # as many among the later rows as among the earlier ones
             return _Posting(None, RARE * max(1.0, self._index.truth.last_row() / int(rows[-1])))
         return _Posting(rows, len(rows))

@@ -246,14 +246,16 @@ def checksum(fields: Iterable[object]) -> int:
     """CRC-32 of fields; their types, their boundaries and the absent ones count."""
     parts: list[bytes] = []
     for value in fields:
-        if isinstance(value, bytes):
-            parts += (b"b%d:" % len(value), value)
+        if value is None:
+            parts.append(b"i4:None")
         elif isinstance(value, str):
             data = value.encode("utf-8", "surrogateescape")
-            parts += (b"s%d:" % len(data), data)
-        else:  # an integer or None; from a damaged page perhaps a float
-            text = repr(value)
-            parts.append(f"i{len(text)}:{text}".encode())
+            parts.append(b"s%d:%b" % (len(data), data))
+        elif isinstance(value, bytes):
+            parts.append(b"b%d:%b" % (len(value), value))
+        else:  # an integer; from a damaged page perhaps a float
+            data = repr(value).encode()
+            parts.append(b"i%d:%b" % (len(data), data))
     return zlib.crc32(b"".join(parts))
 
 

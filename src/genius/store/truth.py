@@ -329,7 +329,7 @@ class Truth(StoredPassages):
         row, id, modality, path, text, source, meta, *stamp, hash, codes, expected = values
         if checksum(values[1:-1]) != expected:
             raise corrupt(self.file, f"row {row} fails its checksum")
-        numbers = np.frombuffer(codes, dtype="<u2").astype(np.uint16)
+        numbers = np.frombuffer(codes, dtype="<u2").astype(np.uint16, copy=False)
         return Record(
             id, Modality(modality), numbers, None, _path(path), text, _path(source), meta, hash, Stamp(*stamp)
         )
