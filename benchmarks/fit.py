@@ -143,7 +143,7 @@ class Fitted:
 def refined_as_a_whole(phi: Floats, modality: Ints) -> Floats:
     """Ours with refinement of the sum of all levels alone, in which all items count alike."""
     z, known = torch.from_numpy(phi), torch.from_numpy(modality)
-    quantizer = fit_quantizer(z, known, replace(OURS, rounds=0, by_modality=False, neighbours=False))
+    quantizer = fit_quantizer(z, known, replace(OURS, rounds=0, by_modality=False))
     refine(quantizer.residual, z, known, rounds=refinement_rounds(len(z)), beam=OURS.code_beam)
     return quantizer.decode(quantizer.encode(z, known)).numpy()
 
@@ -321,19 +321,16 @@ def choose(pools: Callable[[str], Iterator[Pool]], setting: str, seeds: int) -> 
     tables = []
     for seed in range(seeds):
         ours = replace(OURS, seed=seed)
-        plain = replace(ours, neighbours=False)
         choices: dict[str, Fit] = {
             "genius": Fitted(ours),
-            "genius, neighbours not kept": Fitted(plain),
             "genius, one set of codebooks": Fitted(replace(ours, by_modality=False)),
-            "genius, one set of codebooks, neighbours not kept": Fitted(replace(plain, by_modality=False)),
             "faiss RQ": partial(residual_codes, seed=seed),
             "faiss RQ, by modality": partial(residual_codes_by_modality, seed=seed),
         }
         if seed == 0:
             choices |= {
-                "genius, no refinement": Fitted(replace(plain, rounds=0)),
-                "genius, 10 rounds of refinement": Fitted(replace(plain, rounds=10)),
+                "genius, no refinement": Fitted(replace(ours, rounds=0)),
+                "genius, 10 rounds of refinement": Fitted(replace(ours, rounds=10)),
                 "genius, refined as a whole": refined_as_a_whole,
                 "genius, beam 1": Fitted(replace(ours, code_beam=1)),
                 "genius, modalities not told apart": Fitted(ours, gap=True),

@@ -49,13 +49,11 @@ def test_codes_have_the_bytes_asked_for_and_start_with_the_modality():
 def test_more_bytes_and_more_rounds_lower_the_error():
     x, modality = collection()
     by_bytes = [
-        error(fit_quantizer(x, modality, FitOptions(item_bytes=b, rounds=2, neighbours=False)), x, modality)
-        for b in (3, 6, 9)
+        error(fit_quantizer(x, modality, FitOptions(item_bytes=b, rounds=2)), x, modality) for b in (3, 6, 9)
     ]
     assert by_bytes == sorted(by_bytes, reverse=True)
     by_rounds = [
-        error(fit_quantizer(x, modality, FitOptions(item_bytes=6, rounds=r, neighbours=False)), x, modality)
-        for r in (0, 3)
+        error(fit_quantizer(x, modality, FitOptions(item_bytes=6, rounds=r)), x, modality) for r in (0, 3)
     ]
     assert by_rounds[1] < 0.95 * by_rounds[0]
 
@@ -130,7 +128,7 @@ def test_codebooks_of_their_own_reconstruct_better_at_the_same_bytes():
 
 def test_a_modality_is_coded_as_if_it_were_the_whole_collection():
     x, modality = gathered((2200, 2100, 2300))
-    options = FitOptions(item_bytes=3, rounds=2, neighbours=False)
+    options = FitOptions(item_bytes=3, rounds=2)
     every = fit_quantizer(x, modality, options)
     z = torch.nn.functional.normalize(x, dim=1)
     for kind in range(3):
@@ -144,7 +142,7 @@ def test_a_modality_is_coded_as_if_it_were_the_whole_collection():
 
 def test_modalities_with_few_items_use_codebooks_of_all_items():
     x, modality = gathered((2200, 40, 0))
-    options = FitOptions(item_bytes=3, rounds=2, neighbours=False)
+    options = FitOptions(item_bytes=3, rounds=2)
     quantizer = fit_quantizer(x, modality, options)
     common = fit_quantizer(x, modality, replace(options, by_modality=False))
     books, of_all = quantizer.residual.codebook(1), common.residual.codebook(1)
@@ -167,7 +165,7 @@ def test_who_gets_codebooks_of_its_own():
 def test_codes_follow_the_code_vectors_when_these_change(tmp_path):
     x, modality = collection(600)
     z = torch.nn.functional.normalize(x, dim=1)
-    quantizer = fit_quantizer(x, modality, FitOptions(item_bytes=4, rounds=1, neighbours=False))
+    quantizer = fit_quantizer(x, modality, FitOptions(item_bytes=4, rounds=1))
     before = quantizer.encode(z, modality)
     table = save_quantizer(quantizer, tmp_path)
     assert torch.equal(load_quantizer(tmp_path, table).encode(z, modality), before)

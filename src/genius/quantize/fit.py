@@ -19,7 +19,6 @@ from torch.nn import functional as F
 from genius.errors import BadInput
 from genius.quantize.codebooks import init_codebooks
 from genius.quantize.model import Quantizer
-from genius.quantize.neighbours import keep_neighbours
 from genius.quantize.refine import refine
 from genius.quantize.residual import MODALITIES, ResidualQuantizer
 from genius.seeding import generator_for
@@ -33,7 +32,6 @@ LAST_ROUNDS = 2  # of refinement, on the whole sample
 LEAST_ROUNDS, MOST_ROUNDS = 10, 40  # of refinement
 ITEM_ROUNDS = 660_000  # a smaller sample can be looked at more often in the same time
 ITEMS_PER_ROUND = 200  # a thousand items are told apart after few rounds
-MOST_TUNED = 20_000  # items in a sample whose neighbours are kept; looking for them takes the square of it
 MODALITY_BITS = 2
 ITEMS_PER_CODE = 4  # vectors of the sample for each code of a level; fewer, and codes fit single vectors
 OWN_ITEMS_PER_CODE = 8  # the same for a modality with codebooks of its own: later items need codes, too
@@ -48,7 +46,6 @@ class FitOptions:
     rounds: int | None = None  # of refinement, which take most of the time; None: by the sample's size
     code_beam: int = 8
     by_modality: bool = True  # modalities with enough items get codebooks of their own
-    neighbours: bool = True  # code vectors keep the order of neighbours, in collections of some thousands
     seed: int = 0
 
 
@@ -83,23 +80,17 @@ def fit_quantizer(embeddings: Tensor, modality: Tensor, options: FitOptions = Fi
         raise BadInput("NaN or Inf among the embeddings: mend or leave out those items")
     sizes = fitted_sizes(len(z), options.item_bytes)
     own = own_modalities(modality, max(sizes)) if options.by_modality else []
-    tuned = options.neighbours and ITEMS_PER_CODE * max(sizes) <= len(z) <= MOST_TUNED
     quantizer = Quantizer(
         z.shape[1],
         sizes,
         fusion="sum",
         codebooks="modality" if own else "common",
-        encoding=tuned,
         encode_beam=options.code_beam,
     ).to(z.device)
     if own:
         _fit_modalities(quantizer.residual, z, modality, own, options)
     else:
         quantizer.residual.vectors.copy_(_fit(z, modality, sizes, len(z), options).vectors)
-    if quantizer.residual.encoding is not None:
-        quantizer.residual.encoding.copy_(quantizer.residual.vectors)
-        codes = quantizer.encode(z, modality)
-        keep_neighbours(quantizer.residual, z, codes, generator_for(z.device, options.seed, "neighbours"))
     return quantizer.eval().requires_grad_(False)
 
 
