@@ -361,6 +361,12 @@ def test_vectors_of_too_few_items_are_an_error(library):
         compiled.search(pool.trie, pool.z, 50, leaves=300, limit=100, k=5, phi=pool.z, vectors=few)
 
 
+def test_bytes_count_cells_and_code_vectors(library):
+    pool = Pool(SIZES["few"], 300, 2)
+    vectors = pool.codebooks.vectors.nbytes
+    assert CompiledCells(library, pool.cells).nbytes > pool.cells.nbytes + vectors
+
+
 def test_a_dropped_trie_takes_its_cells_along(library, monkeypatch):
     monkeypatch.setattr("genius.search.cell_search.load_kernel", lambda: library)
     pool = Pool(SIZES["few"], 300, 2)

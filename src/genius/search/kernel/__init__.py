@@ -114,6 +114,12 @@ class CompiledCells:
             **{name: array.ctypes.data for name, array in arrays.items()},
         )
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that a search reads beside those of the trie: the cells and the code vectors."""
+        books = ("sizes", "coarse", "fine", "factor", "vectors", "whole")
+        return self.cells.nbytes + sum(self._arrays[name].nbytes for name in books)
+
     def candidates(
         self,
         trie: Trie,
