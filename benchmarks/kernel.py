@@ -37,10 +37,9 @@ from genius.search.segment import TrieSegment
 from genius.search.trie import Trie
 
 Figures = dict[str, Any]
-BEAMS = (60, 100, 150, 200, 250, 300, 350, 400, 500, 600, 800, 1000, 1500)
-VECTORS = [(beam, reranked, 32) for beam in BEAMS for reranked in (30, 40, 60, 100)]
+BEAMS = (100, 150, 200, 250, 300, 350, 400, 500, 600, 800, 1000, 1500)
+VECTORS = [(beam, reranked, leaves) for beam in BEAMS for reranked in (40, 60, 100) for leaves in (8, 32)]
 CODES = [(10 << step, reranked, 32) for step in range(9) for reranked in (10, 14, 20)]
-CODES += [(10 << step, 20, 64) for step in range(6, 9)]
 OURS: dict[Rerank, list[tuple[int, int, int]]] = {"vectors": VECTORS, "codes": CODES}
 RECALLS = (0.95, 0.98)
 
