@@ -38,7 +38,8 @@ from genius.search.trie import Trie
 
 Figures = dict[str, Any]
 BEAMS = (100, 150, 200, 250, 300, 350, 400, 500, 600, 800, 1000, 1500)
-VECTORS = [(beam, reranked, leaves) for beam in BEAMS for reranked in (40, 60, 100) for leaves in (8, 32)]
+RERANKED = (40, 60, 100, 200, 400)
+VECTORS = [(beam, reranked, leaves) for beam in BEAMS for reranked in RERANKED for leaves in (8, 32)]
 CODES = [(10 << step, reranked, 32) for step in range(9) for reranked in (10, 14, 20)]
 OURS: dict[Rerank, list[tuple[int, int, int]]] = {"vectors": VECTORS, "codes": CODES}
 RECALLS = (0.95, 0.98)
