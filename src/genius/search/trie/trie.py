@@ -196,8 +196,9 @@ class Trie:
         return out
 
     def records_from(self, level: int) -> tuple[RecordLayout, NDArray[np.uint8]]:
-        """The records with the codes of a level of the tree and of all levels below it; a copy."""
+        """The records with all codes from a level of the tree on, of which each is a byte; a copy."""
         layout = RecordLayout.of(self.sizes[level:], self.layout.row_bytes)
+        assert not layout.high_bits and level <= self.tree_levels
         records = np.empty((self.items, layout.width), np.uint8)
         for own in range(level, self.tree_levels):
             first, sentinel = int(self.levels[own + 1]), int(self.levels[own + 2]) - 1
