@@ -40,7 +40,8 @@ Figures = dict[str, Any]
 BEAMS = (100, 150, 200, 250, 300, 350, 400, 500, 600, 800, 1000, 1500)
 RERANKED = (40, 60, 100, 200, 400)
 VECTORS = [(beam, reranked, leaves) for beam in BEAMS for reranked in RERANKED for leaves in (8, 32)]
-CODES = [(10 << step, reranked, 32) for step in range(9) for reranked in (10, 14, 20)]
+FEW = [beam << step for step in range(9) for beam in (10, 14)]
+CODES = [(beam, reranked, leaves) for beam in FEW for reranked in (10, 14, 20) for leaves in (8, 32)]
 OURS: dict[Rerank, list[tuple[int, int, int]]] = {"vectors": VECTORS, "codes": CODES}
 RECALLS = (0.95, 0.98)
 
