@@ -102,7 +102,9 @@ class Searcher:
         segments = [s if mask is None else s.restricted(mask) for s in segments if s.trie.items]
         if not len(z) or not segments:
             return [RankedItems.none(len(self.codebooks.sizes)) for _ in z]
-        on_gpu = self.device != "cpu" and self._runs_on_gpu(options.method, options.rerank, len(z), segments)
+        on_gpu = (self.gpu or self.device != "cpu") and self._runs_on_gpu(
+            options.method, options.rerank, len(z), segments
+        )
         plan, device = plan_search(options, self.gpu and on_gpu), self.device if on_gpu else "cpu"
         wanted = self._modality_mask(modalities, len(z))
         if plan.rerank is not None and plan.rerank.by == "vectors":
