@@ -3,9 +3,11 @@
     python benchmarks/kernel.py --cache FOLDER --features FEATURES/clip_vitb16
     python benchmarks/kernel.py --items 3000 --rounds 2 --out -      # in seconds, to see that it works
 
-The pools are synthetic, 100,000 and 1,000,000 items, and CLIP's vectors of the benchmark's photos. Codes are
-those of `genius fit`, 15 bytes: one for the modality, then 14 of 256 codes. FAISS is searched in a process of
-its own. A time is that of the processor per query, asked one at a time: median, least and most of the rounds.
+The pools (`kernel_pools.py`) are synthetic, 100,000 and 1,000,000 items, CLIP's vectors of the benchmark's
+photos, and a million items made from these. Codes are fitted as by `genius fit`, but with one set of
+codebooks for all modalities: 15 bytes, one for the modality, then 14 of 256 codes. FAISS is searched in a
+process of its own. A time is that of the processor per query, asked one at a time: median, least and most of
+the rounds. Bytes are all that a search reads, codebooks and centroids included.
 """
 
 from __future__ import annotations
@@ -25,22 +27,21 @@ import kernel_faiss
 import numpy as np
 import torch
 from _harness import Timer, run, spread
-from numpy.typing import NDArray
-from pools import SyntheticPool, recall_at
+from kernel_pools import QUERIES, K, Pool, made_photos, photos, synthetic
+from pools import recall_at
 
-from genius.quantize.fit import fit_quantizer
 from genius.search.kernel import CompiledCells
 from genius.search.options import Rerank, SearchOptions
 from genius.search.searcher import Searcher
 from genius.search.segment import TrieSegment
 from genius.search.trie import Trie
 
-Floats = NDArray[np.float32]
 Figures = dict[str, Any]
-DIM, K, QUERIES = 256, 10, 200
-BEAMS = (60, 80, 100, 120, 150, 200, 250, 300, 350, 400, 500, 600, 800, 1000)
-VECTORS = [(beam, reranked, leaves) for beam in BEAMS for reranked in (30, 40, 60) for leaves in (8, 32)]
-CODES = [(beam, reranked, 32) for beam in (10, 20, 40, 80, 160, 320, 640) for reranked in (10, 14, 20)]
+BEAMS = (100, 150, 200, 250, 300, 350, 400, 500, 600, 800, 1000, 1500)
+RERANKED = (40, 60, 100, 200, 400)
+VECTORS = [(beam, reranked, leaves) for beam in BEAMS for reranked in RERANKED for leaves in (8, 32)]
+FEW = [beam << step for step in range(9) for beam in (10, 14)]
+CODES = [(beam, reranked, leaves) for beam in FEW for reranked in (10, 14, 20) for leaves in (8, 32)]
 OURS: dict[Rerank, list[tuple[int, int, int]]] = {"vectors": VECTORS, "codes": CODES}
 RECALLS = (0.95, 0.98)
 
@@ -49,60 +50,28 @@ def main(
     items: list[int] | None = None,
     cache: Path | None = None,
     features: Path | None = None,
+    made: int = 1_000_000,
     rivals: list[str] | None = None,
     rounds: int = 15,
 ) -> Iterator[Figures]:
     torch.set_num_threads(1)
     names = list(kernel_faiss.RIVALS) if rivals is None else rivals
     figures: Figures = {"rounds": rounds, "queries": QUERIES}
-    with tempfile.TemporaryDirectory() as made:
-        folder = cache or Path(made)
-        for count in items or [100_000, 1_000_000]:
-            figures[f"synthetic, {count:,} items"] = _compare(_synthetic(count, folder), names, rounds)
-            yield figures
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = cache or Path(temporary)
+        pools: dict[str, Callable[[], Pool]] = {
+            f"synthetic, {count:,} items": partial(synthetic, count, folder)
+            for count in items or [100_000, 1_000_000]
+        }
         if features is not None:
-            pool = _photos(features, folder)
-            figures[f"photos, {len(pool.x):,} items"] = _compare(pool, names, rounds)
+            pools["photos"] = partial(photos, features, folder)
+            pools[f"made from photos, {made:,} items"] = partial(made_photos, features, made, folder)
+        for name, make in pools.items():
+            pool = make()
+            label = name if "items" in name else f"{name}, {len(pool.x):,} items"
+            figures[label] = pool.about | _compare(pool, names, rounds)
+            del pool
             yield figures
-
-
-class Pool:
-    """Vectors with codes, and queries with their nearest items; a folder keeps what takes long to make."""
-
-    def __init__(self, x: Floats, modality: NDArray[np.uint8], z: Floats, name: str, folder: Path) -> None:
-        self.x, self.z, self.folder, made = x, z, folder, folder / f"{name}.npz"
-        self.file = folder / f"{name}.npy"
-        if not made.exists():
-            np.save(self.file, x)
-            quantizer = fit_quantizer(torch.from_numpy(x), torch.from_numpy(modality).long())
-            codes = quantizer.codes_of(x, modality).astype(np.uint8)
-            books = [book.numpy() for book in quantizer.residual.codebooks()]
-            truth = [_nearest(x @ query) for query in z]
-            np.savez(made, codes=codes, books=np.concatenate(books), sizes=quantizer.sizes, truth=truth)
-        kept = np.load(made)
-        self.codes, self.truth = kept["codes"], kept["truth"]
-        self.books = np.split(kept["books"], np.cumsum(kept["sizes"])[:-1])
-
-
-def _nearest(scores: Floats) -> NDArray[np.int64]:
-    best = np.argpartition(-scores, K)[: K + 1]
-    return np.asarray(best[np.argsort(-scores[best], kind="stable")][:K])
-
-
-def _synthetic(items: int, folder: Path) -> Pool:
-    source = SyntheticPool(DIM)
-    return Pool(*source.items(items), source.queries(QUERIES), f"synthetic-{items}", folder)
-
-
-def _photos(features: Path, folder: Path) -> Pool:
-    """CLIP's vectors of the benchmark's photos; some of them, taken out, are the queries."""
-    from safetensors.numpy import load_file
-
-    table = load_file(features.with_suffix(".safetensors"))["image_embeds"].astype(np.float32)
-    table /= np.linalg.norm(table, axis=1, keepdims=True)
-    order = np.random.default_rng(0).permutation(len(table))
-    z, x = table[order[:QUERIES]], table[order[QUERIES:]]
-    return Pool(x, np.zeros(len(x), dtype=np.uint8), z, f"photos-{len(x)}", folder)
 
 
 def _compare(pool: Pool, rivals: list[str], rounds: int) -> Figures:
@@ -149,7 +118,7 @@ class OurSearch:
             cells = found.cells if isinstance(found, CompiledCells) else found
             for start in range(0, self.trie.items, 1 << 16):
                 cells.learn_lengths(self.trie, np.arange(start, min(start + (1 << 16), self.trie.items)))
-        stored = (self.trie.nbytes + cells.nbytes) / self.trie.items
+        stored = (self.trie.nbytes + found.nbytes) / self.trie.items
         own = {
             "compiled": isinstance(found, CompiledCells),
             "build_seconds": round(building.processor + preparing.processor, 1),

@@ -17,6 +17,7 @@ RIVALS: dict[str, tuple[str, tuple[int, ...]]] = {  # what FAISS calls it, value
     "ivf-pq": ("OPQ16_256,IVF{lists},PQ16", (1, 2, 4, 8, 16, 32, 64)),
     "ivf-pq fast-scan": ("OPQ32_256,IVF{lists},PQ32x4fs", (1, 2, 4, 8, 16, 32, 64)),
     "ivf-rabitq": ("RR{dim},IVF{lists},RaBitQ", (1, 2, 4, 8, 16, 32, 64)),
+    "ivf-rabitq 16 bytes": ("PCAR64,IVF{lists},RaBitQ", (1, 2, 4, 8, 16, 32, 64)),  # 64 bits and two floats
 }
 TRAINED = 40  # vectors to learn from, for each list
 ITERATIONS = 8  # of k-means and of the rotation: more take long and gain little

@@ -338,6 +338,23 @@ def test_searches_with_and_without_the_kernel_agree(library, monkeypatch, rerank
             assert (a.beams, a.leaves) == (b.beams, b.leaves)
 
 
+def test_records_are_copied_where_the_tree_is_deeper_than_the_cells(library, monkeypatch):
+    pool = Pool(SIZES["few"], 3000, 1)
+    books = CellCodebooks(pool.codebooks, 3 * 7)
+    assert pool.trie.tree_levels == 4 and books.depth == 2 and Cells.suit(pool.trie, books)
+    cells, every = Cells(pool.trie, books), np.arange(3000)
+    codes = [cells.layout.code(cells.records, number) for number in (0, 1)]
+    assert np.array_equal(np.stack(codes, axis=1), pool.trie.codes(every)[:, 2:])
+    assert np.array_equal(cells.layout.row(cells.records), pool.trie.rows(every))
+    assert cells.nbytes > cells.records.nbytes
+    options = {"leaves": 800, "limit": 100}
+    expected = cell_candidates(pool.trie, cells, pool.z, 12, **options)
+    found = CompiledCells(library, cells).candidates(pool.trie, pool.z, 12, **options)
+    assert np.array_equal(np.sort(expected.positions), found.positions)
+    monkeypatch.setattr("genius.search.cells.COPIED", 2999)
+    assert not Cells.suit(pool.trie, books)
+
+
 def test_large_pools_have_cells_of_one_more_code(monkeypatch):
     pool = Pool(SIZES["mini"], 2500, 5)
     search = CellSearch(pool.codebooks)
@@ -359,6 +376,12 @@ def test_vectors_of_too_few_items_are_an_error(library):
     few = np.zeros((20, DIM), np.float16)
     with pytest.raises(IndexError):
         compiled.search(pool.trie, pool.z, 50, leaves=300, limit=100, k=5, phi=pool.z, vectors=few)
+
+
+def test_bytes_count_cells_and_code_vectors(library):
+    pool = Pool(SIZES["few"], 300, 2)
+    vectors = pool.codebooks.vectors.nbytes
+    assert CompiledCells(library, pool.cells).nbytes > pool.cells.nbytes + vectors
 
 
 def test_a_dropped_trie_takes_its_cells_along(library, monkeypatch):

@@ -25,6 +25,7 @@ from genius.search.arrays import Bools, Floats, Ints, ragged_ranges, top_k
 from genius.search.candidates import Candidates
 from genius.search.codebooks import Codebooks
 from genius.search.trie import ItemFilter, Trie
+from genius.search.trie.packing import RecordLayout
 
 MAX_CELLS = 1 << 18
 MAX_DEEP_CELLS = 1 << 26  # where MAX_CELLS would have more than ITEMS_PER_CELL items each
@@ -32,6 +33,7 @@ DEEP_BEAM = 2  # such cells that are kept for each prefix of a beam: they have f
 NEAREST, NEAREST_ITEMS = 16, 300  # cells with so many items; others are compared with the last of these
 MARGIN_BEAM = 400  # up to this beam, others may be as far from these as items are from their cell
 MEASURED = 512  # items whose distance to their cell is measured
+COPIED = 1 << 24  # items whose records are copied where the tree of the trie is deeper than the cells
 ITEMS_PER_CELL = 256  # on average; in larger pools the beam of `lookup` goes below the cells
 PARENTS_AT_ONCE = 1 << 12  # prefixes whose children's lengths are computed together
 COUNTED_AT_ONCE = 1 << 22  # items
@@ -78,7 +80,7 @@ class CellCodebooks:
             return slice(0, part * self.sizes[0])
         return slice(part * modality, part * (modality + 1))
 
-    @property
+    @cached_property
     def cells(self) -> int:
         """How many cells there are, filled or not."""
         return prod(self.sizes[: self.depth])
@@ -133,8 +135,12 @@ class Cells:
     """The items of a trie by cell; it holds the trie's arrays, not the trie."""
 
     def __init__(self, trie: Trie, books: CellCodebooks) -> None:
-        self.books, self.items, self.layout, self.records = books, trie.items, trie.layout, trie.records
-        self.tree_levels = trie.tree_levels
+        self.books, self.items = books, trie.items
+        self.layout, self.records, self.tree_levels = trie.layout, trie.records, trie.tree_levels
+        self.copied = trie.tree_levels > books.depth
+        if self.copied:
+            self.layout, self.records = trie.records_from(books.depth)
+            self.tree_levels = books.depth
         counts = _cell_counts(trie, books)
         self.start = np.zeros(len(counts) + 1, dtype=np.int32)  # first position of each cell
         np.cumsum(counts, out=self.start[1:])
@@ -173,14 +179,16 @@ class Cells:
     def nbytes(self) -> int:
         """Bytes in memory beside those of the trie."""
         prefixes = sum(inverse.nbytes for inverse in self.prefix_inverse)
-        return self.start.nbytes + self.inverse.nbytes + prefixes
+        records = self.records.nbytes if self.copied else 0
+        return self.start.nbytes + self.inverse.nbytes + prefixes + records
 
     @classmethod
     def suit(cls, trie: Trie, books: CellCodebooks) -> bool:
         """Whether the items of a trie can be searched by cells."""
+        below = trie.sizes[min(books.depth, trie.tree_levels) :]
         return (
-            trie.tree_levels <= books.depth
-            and trie.layout.high_bits == 0
+            (trie.tree_levels <= books.depth or trie.items <= COPIED)
+            and RecordLayout.of(below, 0).high_bits == 0
             and len(trie.sizes) <= MAX_LEVELS
             and trie.items <= ITEMS_PER_CELL * max(books.cells, 1 << 14)
         )

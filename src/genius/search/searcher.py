@@ -102,7 +102,9 @@ class Searcher:
         segments = [s if mask is None else s.restricted(mask) for s in segments if s.trie.items]
         if not len(z) or not segments:
             return [RankedItems.none(len(self.codebooks.sizes)) for _ in z]
-        on_gpu = self._runs_on_gpu(options.method, options.rerank, len(z), segments)
+        on_gpu = (self.gpu or self.device != "cpu") and self._runs_on_gpu(
+            options.method, options.rerank, len(z), segments
+        )
         plan, device = plan_search(options, self.gpu and on_gpu), self.device if on_gpu else "cpu"
         wanted = self._modality_mask(modalities, len(z))
         if plan.rerank is not None and plan.rerank.by == "vectors":
@@ -113,6 +115,8 @@ class Searcher:
             return search_by_modality(self.own, segments, z, options, wanted, phi, fetch)
         if self._is_by_cells(segments, plan, device):
             ranked = [self.cells.search(segment, z, wanted, phi, fetch, plan) for segment in segments]
+            if len(ranked) == 1:
+                return ranked[0]
             return [merge(parts, plan.k) for parts in zip(*ranked, strict=True)]
         fixed = [plan.fixed_for(segment) for segment in segments]
         if any(fixed):

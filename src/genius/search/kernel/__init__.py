@@ -114,6 +114,12 @@ class CompiledCells:
             **{name: array.ctypes.data for name, array in arrays.items()},
         )
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that a search reads beside those of the trie: the cells and the code vectors."""
+        books = ("sizes", "coarse", "fine", "factor", "vectors", "whole")
+        return self.cells.nbytes + sum(self._arrays[name].nbytes for name in books)
+
     def candidates(
         self,
         trie: Trie,
@@ -161,11 +167,11 @@ class CompiledCells:
         del kept
         if count == NO_VECTOR:
             raise IndexError(f"there are vectors of {request.rows} items only")
-        rest = out[first + k :].view(np.uint16)
+        scores_at = 8 * (first + k)  # bytes
         return RankedItems(
             out[first : first + count],
-            rest[: 2 * count].view(np.float32),
-            rest[2 * k : 2 * k + count * levels].reshape(count, levels),
+            np.ndarray(count, np.float32, out, scores_at),
+            np.ndarray((count, levels), np.uint16, out, scores_at + 4 * k),
             seen.beams,
             seen.leaves,
         )

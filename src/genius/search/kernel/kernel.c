@@ -8,7 +8,7 @@ items are float32, summed in 16 lanes in the same order on every processor; NumP
 #define VERSION 5
 #define WORST INT64_MIN
 #define NONE INT32_MIN  /* the score of a child without items */
-#define PREFETCHED 512  /* bytes of a cell that are loaded in advance */
+#define PREFETCHED 512  /* bytes of a cell, and lengths, that are loaded in advance */
 
 int32_t genius_kernel_version(void) { return VERSION; }
 
@@ -195,14 +195,22 @@ INLINE void scan_range(const Scan *scan, const Range *range, int64_t rest, Best 
     }
 }
 
+/* Loads the records of a cell and their inverse lengths in advance. */
+INLINE void prefetch(const Pool *pool, const Range *range) {
+    int64_t bytes = (int64_t)(range->end - range->start) * pool->width, end = range->end;
+    const uint8_t *records = pool->records + (int64_t)range->start * pool->width;
+    for (int64_t at = 0; at < bytes && at < PREFETCHED; at += 64) __builtin_prefetch(records + at);
+    __builtin_prefetch(records + bytes - 1);
+    end = end < range->start + PREFETCHED ? end : range->start + PREFETCHED;
+    for (int64_t at = range->start; at < end; at += 32) __builtin_prefetch(pool->inverse + at);
+    __builtin_prefetch(pool->inverse + range->end - 1);
+}
+
 INLINE void scan_ranges(const Scan *scan, const Range *ranges, int64_t count, int64_t rest, Best *best) {
     const Pool *pool = scan->pool;
+    for (int64_t i = 0; i < count && i < AHEAD; i++) prefetch(pool, ranges + i);
     for (int64_t i = 0; i < count; i++) {
-        const Range *next = ranges + (i + AHEAD < count ? i + AHEAD : i);
-        int64_t bytes = (next->end - next->start) * pool->width;
-        const uint8_t *records = pool->records + (int64_t)next->start * pool->width;
-        for (int64_t at = 0; at < bytes && at < PREFETCHED; at += 64) __builtin_prefetch(records + at);
-        __builtin_prefetch(pool->inverse + next->start);
+        if (i + AHEAD < count) prefetch(pool, ranges + i + AHEAD);
         scan_range(scan, ranges + i, rest, best);
     }
 }
@@ -314,7 +322,7 @@ static int64_t descend(const Pool *pool, const Request *request, Room *room, int
     for (int64_t p = 0; p < count; p++) room->sums[p] = sum_of(pool, room->tables, index_of(room->kept[p]), level);
     for (int64_t p = 0; p < count; p++) {
         const uint16_t *inverse = pool->prefix_inverse[level];
-        int64_t next = index_of(room->kept[p + 2 < count ? p + 2 : p]) * size;
+        int64_t next = index_of(room->kept[p + 5 < count ? p + 5 : p]) * size;
         for (int64_t i = 0; i < size; i += 32) __builtin_prefetch(inverse + next + i);
         score_children(room->sums[p], room->tables[level], inverse + index_of(room->kept[p]) * size, size, row,
                        room->scores + p * row, room->most + p * row / LANES);

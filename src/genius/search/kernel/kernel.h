@@ -7,7 +7,7 @@
 
 #define LANES 16
 #define TABLE 256      /* codes below the cells are bytes */
-#define AHEAD 6        /* cells, or vectors, that are loaded in advance */
+#define AHEAD 8        /* cells, or vectors, that are loaded in advance */
 #define MAX_LEVELS 64  /* as in cells.py */
 enum { NO_MEMORY = -1, NO_VECTOR = -2 };
 

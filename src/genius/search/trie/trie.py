@@ -195,6 +195,18 @@ class Trie:
             out[:, self.tree_levels + number] = self.layout.code(records, number)
         return out
 
+    def records_from(self, level: int) -> tuple[RecordLayout, NDArray[np.uint8]]:
+        """The records with all codes from a level of the tree on, of which each is a byte; a copy."""
+        layout = RecordLayout.of(self.sizes[level:], self.layout.row_bytes)
+        assert not layout.high_bits and level <= self.tree_levels
+        records = np.empty((self.items, layout.width), np.uint8)
+        for own in range(level, self.tree_levels):
+            first, sentinel = int(self.levels[own + 1]), int(self.levels[own + 2]) - 1
+            items = np.diff(self.node_start[first : sentinel + 1])
+            layout.put_code(records, own - level, np.repeat(self.node_code[first:sentinel], items))
+        records[:, self.tree_levels - level :] = self.records
+        return layout, records
+
     def rows(self, positions: Ints | slice) -> Ints:
         """Rows of the items at these positions."""
         if isinstance(positions, slice):
