@@ -84,11 +84,13 @@ class Engine(IndexChanges, IndexSearch):
 
     def stats(self) -> dict[str, Any]:
         """Items, sizes and settings, and the default search, as plain values; does not load the model."""
-        search = describe_options(self._search_settings(), vectors=self.index.dim is not None)
+        counted = stats(self.index)
+        chosen, vectors = self._search_settings(), self.index.dim is not None
+        search = describe_options(chosen, vectors=vectors, items=counted["items"])
         state = self.index.truth.identity, self.index.truth.change()
         if self._fit_state is None or self._fit_state[0] != state:
             self._fit_state = state, fit_state(self.index)
         fit = self._fit_state[1]
         if fit.number:
             search["chosen_on"] = "nothing: plain values"
-        return {**stats(self.index), "search": search, "fit": fit.as_dict()}
+        return {**counted, "search": search, "fit": fit.as_dict()}
