@@ -20,9 +20,11 @@ def fit_codes(pool: EncodedPool, options: FitOptions) -> tuple[Quantizer, Encode
     """A quantizer fitted to phi of the pool, and the pool with its codes."""
     phi, modality = torch.from_numpy(pool.phi), torch.from_numpy(pool.modality).long()
     quantizer = fit_quantizer(phi, modality, options)
-    parts = zip(phi.split(CODED_AT_ONCE), modality.split(CODED_AT_ONCE), strict=True)
-    codes = [quantizer.encode(*part).numpy().astype(np.uint16) for part in parts]
-    return quantizer, replace(pool, codes=np.concatenate(codes))
+    codes = np.empty((len(pool), quantizer.levels), dtype=np.uint16)
+    for start in range(0, len(pool), CODED_AT_ONCE):
+        rows = slice(start, start + CODED_AT_ONCE)
+        codes[rows] = quantizer.encode(phi[rows], modality[rows]).numpy()
+    return quantizer, replace(pool, codes=codes)
 
 
 class FittedCodes(System):
