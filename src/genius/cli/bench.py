@@ -155,6 +155,7 @@ def _measure(
 def _write_pages(numbers: Path, to: Path) -> None:
     """The pages and pictures of the JSON files in `numbers`; nothing of the data itself is in them."""
     from genius.evaluate.report.pages import ReportInputs, pages
+    from genius.evaluate.report.studies import by_model
     from genius.files import storage_errors, write_file
 
     results = [numbers / f"results-{setting}.json" for setting in ("universal", "local")]
@@ -172,7 +173,7 @@ def _write_pages(numbers: Path, to: Path) -> None:
         read_json(ablations) if ablations.is_file() else None,
         [read_json(file) for file in seeds if file.is_file()],
         baselines if baselines["complete"] else None,
-        {each["machine"]["device"]: _draw(each, to / "pictures") for each in frontiers},
+        {each["machine"]["device"]: _draw(each, to / "pictures") for each in by_model(frontiers, found)[0]},
         os.path.relpath(numbers, to),
         os.path.relpath(data, to) if data.is_file() else None,
     )
