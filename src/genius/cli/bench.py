@@ -22,6 +22,7 @@ from genius.cli.evaluate import (
     Limit,
     ModelName,
     Root,
+    Save,
     Seeds,
     Split,
     TrainLimit,
@@ -61,21 +62,34 @@ def bench(
     split: Split = FRONTIER.split,
     datasets: Datasets = "",
     format_: Format = "table",
+    save: Save = None,
     cache: Cache = None,
     device: Device = DEVICE,
     layout: Layout = LAYOUT,
 ) -> None:
-    """Measure hit rate, time and bytes of each system, and from which pool size it beats exact search."""
+    """Measure hit rate, time and bytes of each system, and from which pool size it beats exact search.
+
+    What is saved has the hit rates of all queries in the whole pool where a results-universal.json of the
+    same model lies beside it.
+    """
     from genius.evaluate import run
     from genius.evaluate.frontier import measure_frontier
-    from genius.evaluate.report.studies import frontier_table
+    from genius.evaluate.provenance import commit
+    from genius.evaluate.report.studies import by_model, frontier_table, with_full_hit_rates
 
+    at = commit()
     dataset, workspace = open_data(data, layout, datasets), workspace_of(cache, device)
     options = _options(systems, sizes, beams, queries, split, build_limit)
     loaded = run.load_model(model, workspace.device)
     with progress() as show:
         name = data.resolve().name
         found = measure_frontier(dataset, name, loaded, model, options, workspace, log, show)
+    if save is not None:
+        beside = save.parent / "results-universal.json"
+        results = read_json(beside) if beside.is_file() else None
+        if results is not None and by_model([found], [results])[0]:
+            found = with_full_hit_rates(found, results)
+        save_result(save, found, at)
     print_result(found, frontier_table(found), form=format_)
 
 
