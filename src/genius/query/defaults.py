@@ -28,7 +28,8 @@ def widened(options: SearchOptions, items: int) -> SearchOptions:
     """The options with the default beam for so many items.
 
     Among more items the nearest lie under more prefixes. A lookup that is re-ranked by vectors finds them
-    again with a wider beam; by codes, it finds what the codes tell apart with the beam that there is.
+    again with a wider beam. By codes it loses little by the beam, up to some million items, and much that
+    the codes do not tell apart.
     """
     if options.method != "lookup" or options.rerank != "vectors":
         return options
