@@ -21,7 +21,7 @@ OLDER = frozenset(
     }
 )  # fmt: skip
 # Measured with an earlier `mini`: `genius report` leaves them out, and nothing else may read them.
-EARLIER_MODEL = frozenset({"frontier-cpu", "frontier-cuda", "scale_accuracy"})
+EARLIER_MODEL = frozenset({"frontier-cpu", "frontier-cuda"})
 
 
 def parts(result: dict[str, Any]) -> list[dict[str, Any]]:
