@@ -16,12 +16,12 @@ FILES = sorted((REPOSITORY / "benchmarks" / "results").glob("*.json"))
 # Measured before commits were recorded. A file leaves the list when it is measured again.
 OLDER = frozenset(
     {
-        "ablations", "chaos", "cluster", "encoders", "frontier-cpu", "frontier-cuda",
+        "ablations", "chaos", "cluster", "encoders", "frontier-cuda",
         "ingest", "recipe", "server", "speed-cpu", "speed-gpu", "startup", "training",
     }
 )  # fmt: skip
 # Measured with an earlier `mini`: `genius report` leaves them out, and nothing else may read them.
-EARLIER_MODEL = frozenset({"frontier-cpu", "frontier-cuda"})
+EARLIER_MODEL = frozenset({"frontier-cuda"})
 
 
 def parts(result: dict[str, Any]) -> list[dict[str, Any]]:
