@@ -254,6 +254,12 @@ def _device(frontier: Mapping[str, Any]) -> str:
     return str(frontier["machine"]["device"])
 
 
+def _threads(frontier: Mapping[str, Any]) -> str:
+    """How many threads searched, and by which clock."""
+    one = frontier["machine"].get("clock") == "process_time"
+    return "one thread, times of the processor" if one else f"{frontier['machine']['threads']} threads"
+
+
 def _frontier_path(frontier: Mapping[str, Any]) -> str:
     return f"appendix/frontier-{frontier['machine'].get('kind', 'cpu')}.md"
 
@@ -267,8 +273,7 @@ def _frontier_page(frontier: Mapping[str, Any], inputs: ReportInputs) -> str:
     return _join(
         f"# Hit rate, time and bytes by pool size on {device}",
         _command(frontier.get("command", command), f"frontier-{kind}.json", inputs),
-        f"All systems answered the same queries on the same machine ({device}, "
-        f"{frontier['machine']['threads']} threads).",
+        f"All systems answered the same queries on the same machine ({device}, {_threads(frontier)}).",
         "" if on_cpu(frontier) else frontier_table(frontier).markdown(),  # times of a GPU are comparable
         *(table(frontier).markdown() for table in (time_table, speed_table, hit_table)),
         share_table(frontier).markdown(),
