@@ -24,6 +24,7 @@ from genius.evaluate.report.studies import (
 )
 from genius.evaluate.report.tables import published_table, shares_table, text_to_image_table
 from genius.evaluate.results import Entry, Results, compare
+from genius.plots.frontier import figures
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -246,9 +247,8 @@ def test_the_published_pages_are_those_of_the_numbers():
         return json.loads((numbers / f"{name}.json").read_text())
 
     frontiers = [read(file.stem) for file in sorted(numbers.glob("frontier-*.json"))]
-    names = ("hit-by-bytes", "hit-by-time", "latency-by-size", "speed-by-size", "hit-by-beam")
     pictures = {
-        f["machine"]["device"]: {f"pictures/{name}-{f['machine']['kind']}.png": "" for name in names}
+        f["machine"]["device"]: {f"pictures/{name}-{f['machine']['kind']}.png": "" for name in figures(f)}
         for f in frontiers
     }
     results = [read("results-universal"), read("results-local")]

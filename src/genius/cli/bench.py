@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -198,7 +199,7 @@ def _write_pages(numbers: Path, to: Path) -> None:
         typer.echo(str(to / path))
 
 
-def _draw(frontier: dict[str, Any], folder: Path) -> dict[str, str]:
+def _draw(frontier: Mapping[str, Any], folder: Path) -> dict[str, str]:
     """Pictures of a frontier in `folder`, times of a CPU as multiples: path beside the report -> caption."""
     from genius.evaluate.report.studies import on_cpu, relative
     from genius.files import storage_errors, write_file
