@@ -10,7 +10,7 @@ the rows, and `nearest`, how many of the 10 items nearest to a query are among t
 
 The largest pool is made once, and smaller ones are its beginnings. Results are written after every system in
 every size, so a run that is ended has the systems up to there. Nothing is timed, so it may run beside other
-work: three quarters of an hour of a core, and 8 GB of memory. Writes benchmarks/results/scale_accuracy.json;
+work: half an hour of a core, and 8 GB of memory. Writes benchmarks/results/scale_accuracy.json;
 `scale_plan.py` makes the section of docs/scale.md of it.
 """
 
