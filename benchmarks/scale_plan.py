@@ -91,39 +91,68 @@ def table(rows: list[list[str]], numbers: range) -> list[str]:
 
 
 def accuracy(found: dict[str, Any]) -> list[str]:
-    """What is found as pools grow: shares of exact search, from scale_accuracy.json."""
-    sizes = [f"{point['items']:,}" for point in found["test"]]
-    rows = [["system", *sizes]]
-    for name in dict.fromkeys(name for point in found["test"] for name in point["hit@5"]):
-        rows.append([name, *(share(point["hit@5"], name) for point in found["test"])])
-    exact = [f"{100 * point['hit@5']['exact']:.1f} %" for point in found["test"]]
-    rows[1:2] = [["exact, hit@5", *exact]]
-    grown = [["on val", *(f"{point['items']:,}" for point in found["val"])]]
-    grown.append(["all codes compared", *(share(point, "all codes") for point in found["val"])])
-    for rerank in ("codes", "vectors"):
-        for beam in found["val"][0][rerank]:
-            cells = [share({"exact": p["exact"], **p[rerank]}, beam) for p in found["val"]]
-            grown.append([f"re-ranked by {rerank}, beam {beam}", *cells])
+    """What is found as pools grow beside exact search, from scale_accuracy.json."""
+    points = found["test"]
+    sizes = [f"{point['items']:,}" for point in points]
+    names = list(dict.fromkeys(name for point in points for name in point["systems"]))
+    exact = [f"{100 * point['systems']['exact']['hit@5']:.1f} %" for point in points]
+    shares, near = (
+        [[head, *sizes]] for head in ("hit@5, share of exact search's", "of the 10 nearest items")
+    )
+    shares.append(["exact, hit@5", *exact])
+    for name in names[1:]:
+        shares.append([name, *(share(point["systems"].get(name)) for point in points)])
+        near.append([name, *(nearest(point["systems"].get(name)) for point in points)])
+    grown = [["on val: share / nearest", *(f"{point['items']:,}" for point in found["val"])]]
+    for codes in dict.fromkeys(
+        key for point in found["val"] for key in point if isinstance(point[key], dict)
+    ):
+        grown += beams([point.get(codes, {}) for point in found["val"]], codes)
     filled = PLAN["accuracy"]
     known = {
         "real": f"{found['real_items']['test']:,}",
         "largest": sizes[-1],
         "test": found["queries"]["test"],
     }
-    before, between, after = (filled[name].format(**known).strip() for name in ("before", "between", "after"))
+    texts = ("before", "nearest", "between", "after")
+    before, second, between, after = (filled[name].format(**known).strip() for name in texts)
     numbers = range(1, len(sizes) + 1)
     if not found.get("complete"):
-        after += " The run was ended before its larger sizes."
+        after += " The run was ended before its last systems."
     shown = ["![Exact search as pools grow by real and by made items](pictures/calibration.png)", ""]
     return [
-        "## Accuracy", "", before, "", *table(rows, numbers), "", between, "", *table(grown, numbers), "",
-        after, "", *(shown if found["calibration"] else []),
+        "## Accuracy", "", before, "", *table(shares, numbers), "", second, "", *table(near, numbers), "",
+        between, "", *table(grown, numbers), "", after, "", *(shown if found["calibration"] else []),
     ]  # fmt: skip
 
 
-def share(hits: dict[str, float], name: str) -> str:
-    """A hit rate as a share of exact search's; – where it was not measured."""
-    return f"{hits[name] / hits['exact']:.2f}" if name in hits and hits["exact"] else "–"
+def beams(points: list[dict[str, Any]], codes: str) -> list[list[str]]:
+    """Rows of a table: what lookups with each beam find, and what all codes would, at each size."""
+    first = next(point for point in points if point)
+    rows = [[f"{codes}: all of them compared", *(both(point.get("all codes")) for point in points)]]
+    for rerank in ("codes", "vectors"):
+        for beam in first[rerank]:
+            cells = [both(point.get(rerank, {}).get(beam)) for point in points]
+            rows.append([f"{codes}: re-ranked by {rerank}, beam {beam}", *cells])
+    return rows
+
+
+def share(found: dict[str, Any] | None) -> str:
+    """A hit rate as a share of exact search's with half its interval; – where it was not measured."""
+    if not found or "share" not in found:
+        return "–"
+    low, high = found["interval"]
+    return f"{found['share']:.2f} ± {(high - low) / 2:.2f}"
+
+
+def nearest(found: dict[str, Any] | None) -> str:
+    """How many of the nearest items were found; – where it was not measured."""
+    return f"{found['nearest']:.2f}" if found else "–"
+
+
+def both(found: dict[str, Any] | None) -> str:
+    """The share of exact search's hit rate, and the share of the nearest items."""
+    return f"{found['share']:.2f} / {found['nearest']:.2f}" if found and "share" in found else "–"
 
 
 def draw(found: dict[str, Any], file: Path) -> None:

@@ -73,6 +73,15 @@ def test_every_way_to_rerank(engine, pictures, rerank):
     assert engine.search(pictures / "magenta.png", want="image", rerank=rerank)[0].id == "magenta"
 
 
+def test_a_large_collection_is_searched_with_a_wider_beam(engine, pictures, monkeypatch):
+    before = engine.stats()["search"]["beam"]
+    monkeypatch.setattr("genius.query.defaults.WIDER", ((2, 3),))
+    engine.add(images(pictures))
+    assert engine.stats()["search"]["beam"] == 3 * before
+    assert engine._options(engine.model, 3, None, None, None).beam == 3 * before
+    assert engine._options(engine.model, 3, None, None, 7).beam == 7  # as it was asked for
+
+
 def test_the_answer_of_vectors_equals_exact_search(engine, pictures, model, fake):
     engine.add([*images(pictures), *texts(fake)])
     (asked,) = model.phi(model.embed_queries([None], ["orange and blue"], ["x"]))

@@ -17,8 +17,9 @@ def hit(setting: str, system: str) -> float:
     return figure(f"results-{setting}.json > mean > {system} > headline")
 
 
-def grown(system: str, items: int) -> float:
-    return figure(f"frontier-cpu.json > points > system={system}&items={items} > hit_at_5")
+def grown(system: str, what: str) -> list[float]:
+    sizes = (16_618, 50_000, 200_000, 2_000_000)
+    return [figure(f"scale_accuracy.json > test > items={n} > systems > {system} > {what}") for n in sizes]
 
 
 def lookup_time(items: int, how: str, what: str) -> float:
@@ -45,10 +46,11 @@ CLAIMS = {
         > figure("frontier-cpu.json > points > system=lookup+codes&items=16618 > milliseconds")
     ),
     "Codes alone lose accuracy**, the more the larger the pool": lambda: (
-        grown("lookup+codes", 200_000) / grown("exact", 200_000)
-        < grown("lookup+codes", 50_000) / grown("exact", 50_000)
-        < hit("universal", "lookup+codes") / hit("universal", "exact")
-        < 1
+        all(
+            max(grown(system, "share")) < 1
+            and grown(system, "nearest") == sorted(grown(system, "nearest"), reverse=True)
+            for system in ("lookup+codes", "fitted+codes")
+        )
     ),
     "Exact search is faster in small pools": lambda: (
         figure("frontier-cpu.json > points > system=exact&items=2000 > milliseconds")

@@ -246,6 +246,21 @@ def test_bench(run):
         run("bench", "--sizes", "many")
 
 
+def test_a_saved_bench_has_the_hit_rates_of_all_queries(run, colours, tmp_path):
+    evaluate = ["eval", "--data", str(colours.path), "--systems", "exact", "--device", "cpu"]
+    save = ["--save", str(tmp_path / "results-universal.json")]
+    CliRunner().invoke(app, [*evaluate, *save], catch_exceptions=False)
+    bench = ("bench", "--systems", "exact", "--queries", "1", "--save", str(tmp_path / "frontier-cpu.json"))
+    run(*bench)
+    saved = json.loads((tmp_path / "frontier-cpu.json").read_text())
+    assert saved["command"] and saved["queries_in_the_whole_pool"] > saved["queries"]
+    results = json.loads((tmp_path / "results-universal.json").read_text())
+    other = results | {"model": {"name": "another", "fingerprint": "0"}}
+    (tmp_path / "results-universal.json").write_text(json.dumps(other))
+    run(*bench)
+    assert "queries_in_the_whole_pool" not in json.loads((tmp_path / "frontier-cpu.json").read_text())
+
+
 def test_report_writes_pages_from_numbers_and_again_without_data(run, tmp_path):
     numbers, docs = tmp_path / "numbers", tmp_path / "docs"
     where = ("--numbers", str(numbers), "--to", str(docs))

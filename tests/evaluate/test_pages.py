@@ -24,6 +24,7 @@ from genius.evaluate.report.studies import (
 )
 from genius.evaluate.report.tables import published_table, shares_table, text_to_image_table
 from genius.evaluate.results import Entry, Results, compare
+from genius.plots.frontier import figures
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -103,7 +104,7 @@ FRONTIER = {
     "beams": [{"system": "genius", "beam": 5, "hit_at_5": 0.4, "milliseconds": 4.0}],
     "crossovers": [{"system": "lookup+codes", "than": "exact", "items": 2000.0, "text": "(an old sentence)"}],
     "machine": {"device": "cpu", "kind": "cpu", "threads": 2},
-    "model": {"name": "mini", "fingerprint": "0" * 16},
+    "model": {"name": "mini", "fingerprint": "abc"},
     "data": "bench",
     "split": "test",
     "queries": 40,
@@ -150,6 +151,18 @@ def test_times_are_multiples_of_exact_search(results):
     assert [p["queries_per_second"] for p in again["points"]] == [1.0, 0.25, 0.25, 1.0]
     assert again["beams"][0]["milliseconds"] == 2.0
     assert again["unit"] == "exact search in 1,000 items = 1"
+
+
+def test_times_of_another_model_are_not_shown(results):
+    gpu = {"device": "NVIDIA H200", "kind": "cuda", "threads": 16}
+    older = FRONTIER | {"machine": gpu, "model": {"name": "mini", "fingerprint": "def"}}
+    found = written(results, frontiers=[FRONTIER, older])
+    assert list(found) == [MAIN, "appendix/universal.md", "appendix/frontier-cpu.md"]
+    lines = [line for line in found[MAIN].splitlines() if "NVIDIA" in line]
+    assert lines == [
+        "- no pool sizes on NVIDIA H200: they were measured with another model (def); "
+        "`genius bench --device cuda` measures them"
+    ]
 
 
 def test_hit_rates_in_the_whole_pool_are_of_all_queries(results):
@@ -234,9 +247,8 @@ def test_the_published_pages_are_those_of_the_numbers():
         return json.loads((numbers / f"{name}.json").read_text())
 
     frontiers = [read(file.stem) for file in sorted(numbers.glob("frontier-*.json"))]
-    names = ("hit-by-bytes", "hit-by-time", "latency-by-size", "speed-by-size", "hit-by-beam")
     pictures = {
-        f["machine"]["device"]: {f"pictures/{name}-{f['machine']['kind']}.png": "" for name in names}
+        f["machine"]["device"]: {f"pictures/{name}-{f['machine']['kind']}.png": "" for name in figures(f)}
         for f in frontiers
     }
     results = [read("results-universal"), read("results-local")]

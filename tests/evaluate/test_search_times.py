@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 
 import numpy as np
 import pytest
@@ -83,3 +84,24 @@ def test_an_error_of_the_new_process_is_an_error_here(pool, queries) -> None:
     system.built = faiss.load_faiss().IndexFlatIP(DIM + 1)  # another width than the queries have
     with pytest.raises(AssertionError):
         search_times.search_times_apart(system, queries, 10)
+
+
+def test_on_one_thread_of_a_cpu_time_is_the_processor_s(pool, queries, monkeypatch) -> None:
+    """So other work on the machine makes no search longer, and no system slower than another."""
+
+    class Waiting(Exact):
+        def search(self, queries, k):
+            time.sleep(0.005)
+            return super().search(queries, k)
+
+    system = Waiting("cpu")
+    system.index(pool)
+    by_clock, by_processor = (
+        float(np.median(search_times.search_times(system, queries, 10, clock).singles))
+        for clock in (time.perf_counter, time.process_time)
+    )
+    assert by_processor < 5 <= by_clock
+    for threads, clock in ((1, time.process_time), (2, time.perf_counter)):
+        monkeypatch.setattr("torch.get_num_threads", lambda threads=threads: threads)
+        assert frontier.clock_for("cpu") is clock
+        assert frontier.clock_for("cuda") is time.perf_counter

@@ -16,7 +16,7 @@ from genius.cli.search import Rerank as RerankChoice
 from genius.cli.search import search as search_command
 from genius.client import Client
 from genius.engine import Engine
-from genius.query.defaults import default_options
+from genius.query.defaults import default_options, describe_options, widened
 from genius.search.options import Method, Rerank, SearchOptions
 from genius.serve.schemas import SearchRequest
 
@@ -66,3 +66,19 @@ def test_search_tables_are_options(file: Path) -> None:
         assert {name: getattr(options, name) for name in table.keys() - {"rerank"}} == {
             name: value for name, value in table.items() if name != "rerank"
         }
+
+
+@pytest.mark.parametrize(
+    ("items", "beam"), [(0, 200), (100_000, 200), (100_001, 400), (1_000_000, 400), (1_000_001, 800)]
+)
+def test_the_default_beam_grows_with_the_collection(items: int, beam: int) -> None:
+    assert widened(SearchOptions(beam=200, rerank="vectors"), items).beam == beam
+    assert describe_options({"beam": 200}, vectors=True, items=items)["beam"] == beam
+
+
+def test_a_wider_beam_is_for_embeddings_alone() -> None:
+    """Codes tell the items apart or not; the decoder's beam is what it was trained for."""
+    assert widened(SearchOptions(rerank="codes"), 10**9) == SearchOptions(rerank="codes")
+    assert widened(SearchOptions(rerank="none"), 10**9) == SearchOptions(rerank="none")
+    decoder = SearchOptions(method="generate", rerank="vectors")
+    assert widened(decoder, 10**9) == decoder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,7 @@ from genius.cli.evaluate import (
     Limit,
     ModelName,
     Root,
+    Save,
     Seeds,
     Split,
     TrainLimit,
@@ -61,21 +63,34 @@ def bench(
     split: Split = FRONTIER.split,
     datasets: Datasets = "",
     format_: Format = "table",
+    save: Save = None,
     cache: Cache = None,
     device: Device = DEVICE,
     layout: Layout = LAYOUT,
 ) -> None:
-    """Measure hit rate, time and bytes of each system, and from which pool size it beats exact search."""
+    """Measure hit rate, time and bytes of each system, and from which pool size it beats exact search.
+
+    What is saved has the hit rates of all queries in the whole pool where a results-universal.json of the
+    same model lies beside it.
+    """
     from genius.evaluate import run
     from genius.evaluate.frontier import measure_frontier
-    from genius.evaluate.report.studies import frontier_table
+    from genius.evaluate.provenance import commit
+    from genius.evaluate.report.studies import by_model, frontier_table, with_full_hit_rates
 
+    at = commit()
     dataset, workspace = open_data(data, layout, datasets), workspace_of(cache, device)
     options = _options(systems, sizes, beams, queries, split, build_limit)
     loaded = run.load_model(model, workspace.device)
     with progress() as show:
         name = data.resolve().name
         found = measure_frontier(dataset, name, loaded, model, options, workspace, log, show)
+    if save is not None:
+        beside = save.parent / "results-universal.json"
+        results = read_json(beside) if beside.is_file() else None
+        if results is not None and by_model([found], [results])[0]:
+            found = with_full_hit_rates(found, results)
+        save_result(save, found, at)
     print_result(found, frontier_table(found), form=format_)
 
 
@@ -155,6 +170,7 @@ def _measure(
 def _write_pages(numbers: Path, to: Path) -> None:
     """The pages and pictures of the JSON files in `numbers`; nothing of the data itself is in them."""
     from genius.evaluate.report.pages import ReportInputs, pages
+    from genius.evaluate.report.studies import by_model
     from genius.files import storage_errors, write_file
 
     results = [numbers / f"results-{setting}.json" for setting in ("universal", "local")]
@@ -172,7 +188,7 @@ def _write_pages(numbers: Path, to: Path) -> None:
         read_json(ablations) if ablations.is_file() else None,
         [read_json(file) for file in seeds if file.is_file()],
         baselines if baselines["complete"] else None,
-        {each["machine"]["device"]: _draw(each, to / "pictures") for each in frontiers},
+        {each["machine"]["device"]: _draw(each, to / "pictures") for each in by_model(frontiers, found)[0]},
         os.path.relpath(numbers, to),
         os.path.relpath(data, to) if data.is_file() else None,
     )
@@ -183,7 +199,7 @@ def _write_pages(numbers: Path, to: Path) -> None:
         typer.echo(str(to / path))
 
 
-def _draw(frontier: dict[str, Any], folder: Path) -> dict[str, str]:
+def _draw(frontier: Mapping[str, Any], folder: Path) -> dict[str, str]:
     """Pictures of a frontier in `folder`, times of a CPU as multiples: path beside the report -> caption."""
     from genius.evaluate.report.studies import on_cpu, relative
     from genius.files import storage_errors, write_file

@@ -84,8 +84,12 @@ class Engine(IndexChanges, IndexSearch):
 
     def stats(self) -> dict[str, Any]:
         """Items, sizes and settings, and the default search, as plain values; does not load the model."""
+        counted = stats(self.index)
         search = describe_options(
-            self._search_settings(), vectors=self.index.dim is not None, codes=self.index.levels > 1
+            self._search_settings(),
+            vectors=self.index.dim is not None,
+            items=counted["items"],
+            codes=self.index.levels > 1,
         )
         state = self.index.truth.identity, self.index.truth.change()
         if self._fit_state is None or self._fit_state[0] != state:
@@ -93,4 +97,4 @@ class Engine(IndexChanges, IndexSearch):
         fit = self._fit_state[1]
         if fit.number:
             search["chosen_on"] = "nothing: plain values"
-        return {**stats(self.index), "search": search, "fit": fit.as_dict()}
+        return {**counted, "search": search, "fit": fit.as_dict()}

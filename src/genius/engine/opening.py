@@ -16,7 +16,7 @@ from genius.fitting.due import FitState
 from genius.ingest.embedding import text_limit
 from genius.ingest.item import THUMBNAIL, thumbnail
 from genius.locks import OrderedLock
-from genius.query.defaults import default_options
+from genius.query.defaults import default_options, widened
 from genius.query.filtered import Filters
 from genius.query.loaded import LoadedModel
 from genius.query.view import PoolView
@@ -234,7 +234,13 @@ class OpenIndex:
         if len(model.sizes) == 1:  # no codes yet: all vectors are compared
             search = rerank = None
         own = {"k": k, "method": search, "rerank": rerank, "beam": beam}
-        return SearchOptions(**defaults | {name: value for name, value in own.items() if value is not None})
+        options = SearchOptions(
+            **defaults | {name: value for name, value in own.items() if value is not None}
+        )
+        if beam is not None:
+            return options
+        view = self._view
+        return widened(options, len(self._current() if view is None else view))
 
     def _search_settings(self) -> Mapping[str, Any]:
         """The search settings of the model; those stored with the index, if the model cannot be read."""

@@ -143,7 +143,7 @@ class Evaluator:
         `runs` is a folder for TREC run files. `log` gets a line whenever a system has finished a row.
         """
         self.embedder.encode(self._all_inputs())
-        groups = self._query_groups()
+        groups = self.query_groups()
         by_name: dict[str, list[System]] = {}
         for system in systems:
             by_name.setdefault(system.name, []).append(system)
@@ -228,7 +228,7 @@ class Evaluator:
             seeds=[metrics(versions).headline for versions in by_seed] if len(by_seed) > 1 else [],
         )
 
-    def _query_groups(self) -> dict[Row, Ints]:
+    def query_groups(self) -> dict[Row, Ints]:
         """The queries of each row in groups that share a picture or a relevant item, across rows."""
         pictures = {
             id: picture

@@ -28,7 +28,7 @@ from genius.evaluate.options import EvalOptions, FrontierOptions, Workspace
 from genius.evaluate.results import crossovers, versions
 from genius.evaluate.run import Log, best_score, scores_on_val
 from genius.evaluate.scaled_pools import SPREAD, PoolCalibration, ScaledPools, calibrate
-from genius.evaluate.search_times import search_times, search_times_apart
+from genius.evaluate.search_times import Clock, search_times, search_times_apart
 from genius.evaluate.systems import (
     FAISS,
     GENERATIVE,
@@ -66,14 +66,19 @@ class FrontierPoint:
 
 
 def measure_point(
-    system: System, pool: EncodedPool, real: int, queries: EncodedQueries, qrels: Qrels
+    system: System,
+    pool: EncodedPool,
+    real: int,
+    queries: EncodedQueries,
+    qrels: Qrels,
+    clock: Clock = time.perf_counter,
 ) -> FrontierPoint:
     """Index `pool` with `system`, search `queries` one by one and in batches: FAISS apart from torch."""
     gc.collect()
-    start = time.perf_counter()
+    start = clock()
     system.index(pool)
-    build = time.perf_counter() - start
-    times = (search_times_apart if system.apart else search_times)(system, queries, K)
+    build = clock() - start
+    times = (search_times_apart if system.apart else search_times)(system, queries, K, clock)
     return FrontierPoint(
         system=system.name,
         items=len(pool),
@@ -93,13 +98,14 @@ def measure_points(
     queries: EncodedQueries,
     qrels: Qrels,
     log: Log,
+    clock: Clock = time.perf_counter,
 ) -> list[FrontierPoint]:
     """Points of the systems wanted at each size; each is made anew, so that no pool is held twice."""
     points = []
     for size, makers in wanted:
         pool, real = pools.at(size)
         for make in makers:
-            point = measure_point(make(), pool, real, queries, qrels)
+            point = measure_point(make(), pool, real, queries, qrels, clock)
             log(
                 f"{size:,} items, {point.system}: hit@5 {100 * point.hit_at_5:.1f}, "
                 f"{point.milliseconds:.2f} ms, {point.bytes_per_item:,.1f} bytes per item"
@@ -139,7 +145,8 @@ def measure_frontier(
         (size, [m for n, m in makers.items() if size <= options.build_limit or n not in SLOW_TO_BUILD])
         for size in sizes
     ]
-    points = [asdict(p) for p in measure_points(wanted, pools, queries, pools.qrels(qrels), log)]
+    clock = clock_for(workspace.device)
+    points = [asdict(p) for p in measure_points(wanted, pools, queries, pools.qrels(qrels), log, clock)]
     ours_by_flat = [c for c in crossovers(points, FLAT) if c.system in OURS and c.system != "exact"]
     return {
         "data": data,
@@ -150,8 +157,8 @@ def measure_frontier(
         "real_items": len(pool),
         "chosen_on_val": by_score,
         "calibration": None if fill is None else calibration_json(fill),
-        "encoding_milliseconds": _encoding_time(model, evaluator.query_inputs),
-        "beams": _beam_curves(options.beams, context, pool, queries, qrels, log),
+        "encoding_milliseconds": _encoding_time(model, evaluator.query_inputs, clock),
+        "beams": _beam_curves(options.beams, context, pool, queries, qrels, log, clock),
         "machine": machine(workspace.device),
         "versions": versions(),
         "points": points,
@@ -202,6 +209,7 @@ def _beam_curves(
     queries: EncodedQueries,
     qrels: Qrels,
     log: Log,
+    clock: Clock,
 ) -> list[dict[str, Any]]:
     """hit@5 and time of decoder and lookup at each beam, no re-ranking by vectors."""
     curves = []
@@ -213,24 +221,31 @@ def _beam_curves(
         for beam in beams:
             options = context.options(method=method, rerank=rerank, beam=beam)
             system = CodeSearch(label, context.model.codebooks(), options, decoder, context.device)
-            point = measure_point(system, pool, len(pool), queries, qrels)
+            point = measure_point(system, pool, len(pool), queries, qrels, clock)
             log(f"beam {beam}, {label}: hit@5 {100 * point.hit_at_5:.1f}, {point.milliseconds:.2f} ms")
             measured = {"hit_at_5": point.hit_at_5, "milliseconds": point.milliseconds}
             curves.append({"system": label, "beam": beam} | measured)
     return curves
 
 
-def _encoding_time(model: Model, rows: Sequence[Inputs]) -> float:
+def _encoding_time(model: Model, rows: Sequence[Inputs], clock: Clock) -> float:
     """Median milliseconds of turning one query into z, over a query of each row."""
     times = []
     for queries in rows:
         file, text = queries.source(0)
         image = open_or_none(file)
         for _ in range(ENCODINGS):
-            start = time.perf_counter()
+            start = clock()
             model.z(encode_parts(model.encoder, [image], [text]))
-            times.append(1000 * (time.perf_counter() - start))
+            times.append(1000 * (clock() - start))
     return float(np.median(times))
+
+
+def clock_for(device: str) -> Clock:
+    """What times are measured by: on one thread of a CPU the processor's time, else the clock."""
+    import torch
+
+    return time.process_time if device == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
 
 
 def machine(device: str) -> dict[str, Any]:
@@ -243,4 +258,5 @@ def machine(device: str) -> dict[str, Any]:
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "clock": clock_for(device).__name__,
     }

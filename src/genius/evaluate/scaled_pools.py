@@ -48,7 +48,8 @@ class ScaledPools:
 
         With `real`, no more real items than that are used, and made ones lie between those.
         """
-        self._pool, self._z, self._codes_of, self._spread, self._seed = pool, z, codes_of, spread, seed
+        self._pool, self._codes_of, self._spread, self._seed = pool, codes_of, spread, seed
+        self._z = pool.phi if z is pool.phi or np.array_equal(z, pool.phi) else z
         required = np.unique(positives)
         others = np.setdiff1d(np.arange(len(pool)), required)
         np.random.default_rng(seed).shuffle(others)
@@ -98,8 +99,16 @@ class ScaledPools:
             left = part.stop - start
             phi[part] = _moved(self._pool.phi, rows, around, weights)[:left]
             modality[part] = self._pool.modality[rows][:left]
-            moved = _moved(self._z, rows, around, weights)
-            codes[part] = self._codes_of(moved, self._pool.modality[rows])[:left]
+            same = self._z is self._pool.phi  # a model that adds image and text: nothing to move again
+            moved = phi[part] if same else _moved(self._z, rows, around, weights)[:left]
+            codes[part] = self._codes_of(moved, modality[part])
+
+
+def first_items(pool: EncodedPool, size: int) -> EncodedPool:
+    """The first items of a scaled pool: the pool of that size, in the same memory."""
+    digest = f"{pool.digest.rpartition(' ')[0]} {size}"
+    arrays = {name: getattr(pool, name)[:size] for name in ("modality", "phi", "codes")}
+    return replace(pool, ids=pool.ids[:size], digest=digest, **arrays)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -121,6 +122,13 @@ class CodeSearch(System):
         self._segments = [TrieSegment(Trie.build(pool.codes, self._sizes))]
         self._vectors = pool.phi.astype(np.float16) if self._options.rerank == "vectors" else None
         self._items = len(pool)
+
+    def with_beam(self, beam: int) -> CodeSearch:
+        """The same index, searched with another beam."""
+        other = copy(self)
+        other._options = replace(self._options, beam=beam)
+        other._settings = {**self._settings, "beam": beam}
+        return other
 
     def search(self, queries: EncodedQueries, k: int) -> TopK:
         """The `k` best items by the search's own score, or re-ranked; never more than the beam."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from genius.errors import BadInput
 from genius.search.options import SearchOptions
 
+WIDER = ((1_000_000, 4), (100_000, 2))  # more items than these: so many times the beam (benchmarks/beams.py)
 _OPTIONS = frozenset(option.name for option in fields(SearchOptions))
 
 
@@ -23,7 +24,22 @@ def default_options(chosen: Mapping[str, Any], *, vectors: bool) -> dict[str, An
     return options
 
 
-def describe_options(chosen: Mapping[str, Any], *, vectors: bool, codes: bool = True) -> dict[str, Any]:
+def widened(options: SearchOptions, items: int) -> SearchOptions:
+    """The options with the default beam for so many items.
+
+    Among more items the nearest lie under more prefixes. A lookup that is re-ranked by vectors finds them
+    again with a wider beam. By codes it loses little by the beam, up to some million items, and much that
+    the codes do not tell apart.
+    """
+    if options.method != "lookup" or options.rerank != "vectors":
+        return options
+    times = next((times for least, times in WIDER if items > least), 1)
+    return replace(options, beam=times * options.beam) if times > 1 else options
+
+
+def describe_options(
+    chosen: Mapping[str, Any], *, vectors: bool, items: int, codes: bool = True
+) -> dict[str, Any]:
     """The same for `stats`: always with method, beam and re-ranking, and on which split they were chosen.
 
     An index without `codes` has one way to search.
@@ -31,6 +47,6 @@ def describe_options(chosen: Mapping[str, Any], *, vectors: bool, codes: bool = 
     if not codes:
         return {"method": "exact", "because": "there are no codes yet: all embeddings are compared"}
     options = default_options(chosen, vectors=vectors)
-    plain = SearchOptions(**options)
-    shown = {"method": plain.method, "beam": plain.beam, "rerank": plain.rerank} | options
+    plain = widened(SearchOptions(**options), items)
+    shown = options | {"method": plain.method, "beam": plain.beam, "rerank": plain.rerank}
     return shown | {"chosen_on": "val" if chosen else "nothing: plain values"}

@@ -30,6 +30,7 @@ MIN_TRAINING = 8  # items; fewer cannot train any centroids and are kept as vect
 MIN_OPQ_TRAINING = 512  # items; FAISS corrupts memory when OPQ learns from fewer vectors than dimensions
 OPQ_ITERATIONS = 8  # more take long and gain little
 DIMS_PER_CODE = 16  # that the rotation keeps
+ADDED_AT_ONCE = 1 << 18  # items, for the memory of what a rotation gives
 RESCORED = 500  # answers that are ranked by cosine
 RESCORED_AT_ONCE = 32  # queries, for the memory
 Score = Literal["cosine", "product"]
@@ -95,7 +96,8 @@ class FaissSystem(System):
         self.built = self._faiss.IndexFlatIP(dim) if few else self._make(self._faiss, dim, len(learned))
         self.built.train(learned)
         self._fixed_bytes = self._bytes()
-        self.built.add(rows)
+        for start in range(0, count, ADDED_AT_ONCE):
+            self.built.add(rows[start : start + ADDED_AT_ONCE])
 
     def search(self, queries: EncodedQueries, k: int) -> TopK:
         """The `k` best items by the index's score."""

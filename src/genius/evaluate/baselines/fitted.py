@@ -4,12 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from genius.evaluate.embeddings import EncodedPool, EncodedQueries
 from genius.evaluate.systems import CodeSearch, System, TopK
 from genius.quantize.fit import FitOptions, fit_quantizer
+from genius.quantize.model import Quantizer
 from genius.search.options import SearchOptions
+
+CODED_AT_ONCE = 1 << 18  # items, for the memory
+
+
+def fit_codes(pool: EncodedPool, options: FitOptions) -> tuple[Quantizer, EncodedPool]:
+    """A quantizer fitted to phi of the pool, and the pool with its codes."""
+    phi, modality = torch.from_numpy(pool.phi), torch.from_numpy(pool.modality).long()
+    quantizer = fit_quantizer(phi, modality, options)
+    codes = np.empty((len(pool), quantizer.levels), dtype=np.uint16)
+    for start in range(0, len(pool), CODED_AT_ONCE):
+        rows = slice(start, start + CODED_AT_ONCE)
+        codes[rows] = quantizer.encode(phi[rows], modality[rows]).numpy()
+    return quantizer, replace(pool, codes=codes)
 
 
 class FittedCodes(System):
@@ -25,12 +40,10 @@ class FittedCodes(System):
 
     def index(self, pool: EncodedPool) -> None:
         """Fit codebooks to the pool, encode it and build the trie."""
-        phi, modality = torch.from_numpy(pool.phi), torch.from_numpy(pool.modality).long()
-        quantizer = fit_quantizer(phi, modality, self._fit)
-        codes = quantizer.encode(phi, modality).numpy().astype("uint16")
+        quantizer, coded = fit_codes(pool, self._fit)
         books = [book.numpy() for book in quantizer.residual.codebooks()]
         self._search = CodeSearch(self.name, books, self._options)
-        self._search.index(replace(pool, codes=codes))
+        self._search.index(coded)
 
     def search(self, queries: EncodedQueries, k: int) -> TopK:
         """The `k` best items by lookup, re-ranked by codes or vectors."""

@@ -14,6 +14,7 @@ from genius.evaluate.report.seeds import curves_table, generative_table, seeds_t
 from genius.evaluate.report.studies import (
     ablation_tables,
     agreement,
+    by_model,
     crossover_lines,
     frontier_table,
     hit_table,
@@ -63,13 +64,14 @@ class ReportInputs:
 
 
 def pages(inputs: ReportInputs) -> dict[str, str]:
-    """The pages by path, the main page first."""
+    """The pages by path, the main page first; frontiers of another model than the results' are left out."""
+    same, other = by_model(inputs.frontiers, inputs.results)
     inputs = replace(
         inputs,
         results=[_without(each, "rows", "comparisons", "not_run") for each in inputs.results],
-        frontiers=[_without(each, "points", "crossovers") for each in inputs.frontiers],
+        frontiers=[_without(each, "points", "crossovers") for each in same],
     )
-    written = {MAIN: _main_page(inputs)}
+    written = {MAIN: _main_page(inputs, other)}
     written |= {_results_path(each): _results_page(each, inputs) for each in inputs.results}
     written |= {_frontier_path(each): _frontier_page(each, inputs) for each in inputs.frontiers}
     if inputs.ablations is not None:
@@ -92,7 +94,7 @@ def _without(found: Mapping[str, Any], *lists: str) -> dict[str, Any]:
     return own
 
 
-def _main_page(inputs: ReportInputs) -> str:
+def _main_page(inputs: ReportInputs, left_out: Sequence[Mapping[str, Any]]) -> str:
     first = inputs.results[0]
     model = first["model"]
     limit = f"**A trial: at most {first['limit']} queries of each row.**" if first["limit"] else ""
@@ -128,8 +130,17 @@ def _main_page(inputs: ReportInputs) -> str:
         *pictures,
         "Appendix:",
         *(f"- [{text}]({path})" for path, text in links.items()),
+        *map(_left_out, left_out),
         "- `genius plot --data BENCH --to FOLDER` draws which images and texts share a code, and a map of "
         "quantized embeddings; they show the benchmark's own photos, so they are not published here",
+    )
+
+
+def _left_out(frontier: Mapping[str, Any]) -> str:
+    model, kind = frontier["model"]["fingerprint"], frontier["machine"].get("kind", "cpu")
+    return (
+        f"- no pool sizes on {_device(frontier)}: they were measured with another model ({model}); "
+        f"`genius bench --device {kind}` measures them"
     )
 
 
@@ -243,6 +254,12 @@ def _device(frontier: Mapping[str, Any]) -> str:
     return str(frontier["machine"]["device"])
 
 
+def _threads(frontier: Mapping[str, Any]) -> str:
+    """How many threads searched, and by which clock."""
+    one = frontier["machine"].get("clock") == "process_time"
+    return "one thread, times of the processor" if one else f"{frontier['machine']['threads']} threads"
+
+
 def _frontier_path(frontier: Mapping[str, Any]) -> str:
     return f"appendix/frontier-{frontier['machine'].get('kind', 'cpu')}.md"
 
@@ -256,8 +273,7 @@ def _frontier_page(frontier: Mapping[str, Any], inputs: ReportInputs) -> str:
     return _join(
         f"# Hit rate, time and bytes by pool size on {device}",
         _command(frontier.get("command", command), f"frontier-{kind}.json", inputs),
-        f"All systems answered the same queries on the same machine ({device}, "
-        f"{frontier['machine']['threads']} threads).",
+        f"All systems answered the same queries on the same machine ({device}, {_threads(frontier)}).",
         "" if on_cpu(frontier) else frontier_table(frontier).markdown(),  # times of a GPU are comparable
         *(table(frontier).markdown() for table in (time_table, speed_table, hit_table)),
         share_table(frontier).markdown(),

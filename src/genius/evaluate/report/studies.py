@@ -215,6 +215,15 @@ def crossover_lines(frontier: Frontier, only: Sequence[str] = ()) -> list[str]:
     return [each.line() for each in found if not only or each.system in only]
 
 
+def by_model(
+    frontiers: Sequence[Frontier], results: Sequence[Mapping[str, Any]]
+) -> tuple[list[Frontier], list[Frontier]]:
+    """The frontiers that were measured with the model of the results, and those of another one."""
+    model = results[0]["model"]["fingerprint"]
+    same = [each for each in frontiers if each["model"]["fingerprint"] == model]
+    return same, [each for each in frontiers if each not in same]
+
+
 def relative(frontier: Frontier) -> dict[str, Any]:
     """The same frontier with times and speeds as multiples of exact search's in the smallest pool."""
     exact = [point for point in frontier["points"] if point["system"] == "exact"]
