@@ -170,7 +170,8 @@ def beams_on_val(pools: Pools, size: int, beams: Sequence[int], coded: Coded) ->
     for rerank in ("codes", "vectors"):
         system = code_search("lookup", coded, rerank)
         found[rerank] = {
-            str(beam): pools.measures(system.with_beam(beam).search(pools.queries, K), size) for beam in beams
+            str(beam): pools.measures(system.with_options(beam=beam).search(pools.queries, K), size)
+            for beam in beams
         }
     return found
 

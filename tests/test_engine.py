@@ -75,10 +75,10 @@ def test_every_way_to_rerank(engine, pictures, rerank):
 
 def test_a_large_collection_is_searched_with_a_wider_beam(engine, pictures, monkeypatch):
     before = engine.stats()["search"]["beam"]
-    monkeypatch.setattr("genius.query.defaults.WIDER", ((2, 3),))
+    monkeypatch.setattr("genius.query.defaults.MANY_ITEMS", 2)
     engine.add(images(pictures))
-    assert engine.stats()["search"]["beam"] == 3 * before
-    assert engine._options(engine.model, 3, None, None, None).beam == 3 * before
+    assert engine.stats()["search"]["beam"] == 4 * before
+    assert engine._options(engine.model, 3, None, None, None).beam == 4 * before
     assert engine._options(engine.model, 3, None, None, 7).beam == 7  # as it was asked for
 
 

@@ -181,7 +181,7 @@ def test_a_crossover_beyond_the_sizes_is_only_expected():
     found = {each.system: each for each in crossovers(points)}
     assert found["level"].items is None
     assert found["level"].expected == pytest.approx(18_000)
-    assert found["level"].line().endswith("; extrapolated, it is faster from about 20,000 items")
+    assert found["level"].line().endswith("; extrapolated, it is faster from about 18,000 items")
     assert found["as steep"].expected is None
     assert found["far"].expected is None
 

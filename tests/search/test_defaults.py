@@ -18,6 +18,7 @@ from genius.client import Client
 from genius.engine import Engine
 from genius.query.defaults import default_options, describe_options, widened
 from genius.search.options import Method, Rerank, SearchOptions
+from genius.search.plan import plan_search
 from genius.serve.schemas import SearchRequest
 
 ROOT = Path(__file__).parent.parent.parent
@@ -68,12 +69,15 @@ def test_search_tables_are_options(file: Path) -> None:
         }
 
 
-@pytest.mark.parametrize(
-    ("items", "beam"), [(0, 200), (100_000, 200), (100_001, 400), (1_000_000, 400), (1_000_001, 800)]
-)
-def test_the_default_beam_grows_with_the_collection(items: int, beam: int) -> None:
-    assert widened(SearchOptions(beam=200, rerank="vectors"), items).beam == beam
+@pytest.mark.parametrize(("items", "beam"), [(0, 200), (100_000, 200), (100_001, 800), (10**9, 800)])
+def test_the_default_beam_grows_with_the_collection_and_as_many_are_reranked(items: int, beam: int) -> None:
+    options = widened(SearchOptions(beam=200, rerank="vectors"), items)
+    plan = plan_search(options, gpu=False)
+    assert plan.beam == beam
+    assert plan.rerank is not None and plan.rerank.limit == 800
     assert describe_options({"beam": 200}, vectors=True, items=items)["beam"] == beam
+    chosen = SearchOptions(beam=200, rerank="vectors", reranked=300)
+    assert widened(chosen, items).reranked == 300
 
 
 def test_a_wider_beam_is_for_embeddings_alone() -> None:

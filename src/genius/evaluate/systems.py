@@ -123,11 +123,11 @@ class CodeSearch(System):
         self._vectors = pool.phi.astype(np.float16) if self._options.rerank == "vectors" else None
         self._items = len(pool)
 
-    def with_beam(self, beam: int) -> CodeSearch:
-        """The same index, searched with another beam."""
+    def with_options(self, **changes: Any) -> CodeSearch:
+        """The same index, searched with other options."""
         other = copy(self)
-        other._options = replace(self._options, beam=beam)
-        other._settings = {**self._settings, "beam": beam}
+        other._options = replace(self._options, **changes)
+        other._settings = {**self._settings, **changes}
         return other
 
     def search(self, queries: EncodedQueries, k: int) -> TopK:

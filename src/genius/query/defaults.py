@@ -8,8 +8,9 @@ from typing import Any
 
 from genius.errors import BadInput
 from genius.search.options import SearchOptions
+from genius.search.plan import RERANKED_PER_BEAM
 
-WIDER = ((1_000_000, 4), (100_000, 2))  # more items than these: so many times the beam (benchmarks/beams.py)
+MANY_ITEMS, WIDER = 100_000, 4  # among more items so many times the beam (benchmarks/beams.py)
 _OPTIONS = frozenset(option.name for option in fields(SearchOptions))
 
 
@@ -28,13 +29,14 @@ def widened(options: SearchOptions, items: int) -> SearchOptions:
     """The options with the default beam for so many items.
 
     Among more items the nearest lie under more prefixes. A lookup that is re-ranked by vectors finds them
-    again with a wider beam. By codes it loses little by the beam, up to some million items, and much that
-    the codes do not tell apart.
+    again with a wider beam, and re-ranks as many as before: what the codes put behind those is hardly ever
+    near. By codes it loses little by the beam, up to some million items, and much that the codes do not tell
+    apart.
     """
-    if options.method != "lookup" or options.rerank != "vectors":
+    if items <= MANY_ITEMS or options.method != "lookup" or options.rerank != "vectors":
         return options
-    times = next((times for least, times in WIDER if items > least), 1)
-    return replace(options, beam=times * options.beam) if times > 1 else options
+    reranked = RERANKED_PER_BEAM["vectors"] * options.beam if options.reranked is None else options.reranked
+    return replace(options, beam=WIDER * options.beam, reranked=reranked)
 
 
 def describe_options(
