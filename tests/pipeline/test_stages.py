@@ -253,7 +253,11 @@ def test_the_heads_of_mini_by_recipe(mini_folder: Path, settings, tmp_path: Path
     assert log[-1] > 0.4
     assert read_model_toml(tmp_path / "run" / "model")["encoder"] == {"name": "mini", "source": ""}
     kept = {file.parent.name.split("-")[0] for file in (tmp_path / "run" / "features").glob("*/*.npy")}
-    assert kept == {"images", "texts"}  # a run that is started again does not compute them again
+    assert kept == {
+        "images",
+        "texts",
+        "unreadable",
+    }  # a run that is started again does not compute them again
     monkeypatch.setattr(stage, "image_features", None)
     train_stages(made, "encoder", tmp_path / "run")
     clip = {**settings, "encoder_training.frozen": "both"}

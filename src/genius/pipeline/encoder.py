@@ -40,7 +40,7 @@ from genius.pipeline.validation import hit_rates
 from genius.pipeline.vectors import IMAGES_AT_ONCE, TEXTS_AT_ONCE, cached, content_name, file_state
 from genius.training import distributed
 from genius.training.loop import TrainingResult
-from genius.weights import fingerprint, fingerprint_tensors
+from genius.weights import fingerprint_tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def distil_mini(
     `images` are those of `splits`, resident.
     """
     clip = ClipTeacher(clip_weights(Path(table.teacher))).to(device).eval()
-    inputs = {"teacher": fingerprint(Path(table.teacher))}
+    inputs = {"teacher": fingerprint_tensors(clip.state_dict())}
     if device.type == "cuda":
         clip.tower.bfloat16()
     readable = torch.ones(len(images.train), dtype=torch.bool, device=device)
