@@ -20,7 +20,7 @@ from genius.search.options import Method, Rerank, SearchOptions
 from genius.search.segment import TrieSegment
 
 RERANKED_PER_BEAM = {"codes": 2, "vectors": 4}  # candidates to re-rank, by default
-DECODER_LEAVES_PER_BEAM = {"decoder": 4.0, "cosine": 8.0}  # scored by a program of fixed shape
+DECODER_LEAVES_PER_BEAM = 8.0  # items that a program of fixed shape scores
 FIXED_SHARE = 0.25  # of the items that a filter must keep: a program reads those that it drops, too
 FIXED_ITEMS = 1000  # smaller segments change often, and each change would have to be recorded
 
@@ -138,7 +138,7 @@ def _plan_fixed(options: SearchOptions, beam: int) -> FixedPlan | None:
     leaves_per_beam: float = LEAVES_PER_BEAM
     if options.method == "generate":
         score = "cosine" if _replaced(options) else "decoder"
-        leaves_per_beam = DECODER_LEAVES_PER_BEAM[score]
+        leaves_per_beam = DECODER_LEAVES_PER_BEAM
     elif options.rerank == "codes" and _replaced(options):
         score = "cosine"
     return FixedPlan(
