@@ -122,7 +122,7 @@ class Pictures:
     def read(cls, corpus: Corpus, each: int, device: str, say: Callable[[str], None]) -> Pictures:
         """Decode all files and draw the crops."""
         say(f"{corpus.trained} train pictures, {len(corpus.files) - corpus.trained} of val to decode")
-        decoded = decode(corpus.files, Preprocess(STORED, keep_ratio=False), workers=0)
+        decoded = decode(corpus.files, Preprocess(STORED, keep_ratio=False))
         with ThreadPoolExecutor(THREADS) as threads:
             ratios = torch.tensor(list(threads.map(ratio_of, corpus.files)))
         generator = generator_for("cpu", 0, "crops")
