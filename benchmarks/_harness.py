@@ -36,6 +36,7 @@ FOLDERS = {
     "--features": "FEATURES",
     "--towers": "TOWERS",
     "--runs": "RUNS",
+    "--before": "OLD",
 }  # option: what stands for its value in a command
 LIBRARIES = ("faiss", "onnxruntime", "transformers", "ray", "PIL")
 Call = Callable[[int], Any]  # number of the repetition

@@ -1,28 +1,30 @@
-"""How fast `mini` embeds images and short texts, beside CLIP ViT-B/16 in the same run.
+"""How fast `mini` embeds images and short texts, beside CLIP ViT-B/16 and the first `mini` in the same run.
 
-    python benchmarks/encoders.py
+    git archive 8b4c148^ src/genius/models/mini | tar -x -C OLD
+    python benchmarks/encoders.py --before OLD/src/genius/models/mini
 
-CLIP has random weights of the published shape: its speed does not depend on them. Images come
-decoded: both are timed from pixels to embeddings, with their own preprocessing. Writes
-benchmarks/results/encoders.json.
+The first `mini` is the one that was shipped before both towers were trained. CLIP has random weights of the
+published shape: its speed does not depend on them. Images come decoded: all are timed from pixels to
+embeddings, with their own preprocessing, and take turns. Counts per second are by the clock, ratios of the
+processor's time. Writes benchmarks/results/encoders.json.
 """
 
 from __future__ import annotations
 
-import statistics
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from _harness import run, seconds
+from _harness import Call, run, side_by_side
 from PIL import Image
 
 from genius.encode.base import Encoder, load_encoder
 
-IMAGES, TEXTS, ROUNDS = 32, 128, 3
+IMAGES, TEXTS = 32, 128
+CLIP, BEFORE = "clip ViT-B/16", "the first mini"
 WORDS = ["a", "small", "brown", "dog", "runs", "over", "the", "green", "lawn", "with", "red", "ball"]
 
 
@@ -53,28 +55,36 @@ def clip_base(folder: Path) -> Encoder:
     return loaded
 
 
-def per_second(encode: Callable[[Sequence[Any]], Any], inputs: Sequence[Any]) -> float:
-    """Inputs per second: the median of a few rounds after one to warm up."""
-    encode(inputs[: len(inputs) // 4])
-    return len(inputs) / statistics.median(seconds(lambda: encode(inputs)) for _ in range(ROUNDS))
+def per_second(seconds: float, inputs: Sequence[Any]) -> float:
+    """Inputs per second."""
+    return round(len(inputs) / seconds, 1)
 
 
-def main() -> dict[str, Any]:
+def main(before: Path | None = None, rounds: int = 9) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     images = [Image.fromarray(rng.integers(0, 255, (180, 240, 3), dtype=np.uint8)) for _ in range(IMAGES)]
     texts = [" ".join(rng.choice(WORDS, 10)) for _ in range(TEXTS)]
-    mini = load_encoder("mini")
-    assert isinstance(mini, Encoder)
     with tempfile.TemporaryDirectory() as folder:
-        figures = {
-            name: {
-                "images_per_s": round(per_second(encoder.encode_images, images), 1),
-                "texts_per_s": round(per_second(encoder.encode_texts, texts), 1),
+        encoders = {"mini": load_encoder("mini"), CLIP: clip_base(Path(folder))}
+        if before is not None:
+            encoders[BEFORE] = load_encoder("mini", before)
+        calls: dict[str, Call] = {}
+        for name, encoder in encoders.items():
+            assert isinstance(encoder, Encoder)
+            calls[f"{name} images"] = lambda _, encoder=encoder: encoder.encode_images(images)  # type: ignore[misc]
+            calls[f"{name} texts"] = lambda _, encoder=encoder: encoder.encode_texts(texts)  # type: ignore[misc]
+        times = side_by_side(calls, rounds)
+    inputs: dict[str, Sequence[Any]] = {"images": images, "texts": texts}
+    figures: dict[str, Any] = {
+        name: {f"{kind}_per_s": per_second(times[f"{name} {kind}"][0], own) for kind, own in inputs.items()}
+        for name in encoders
+    }
+    for other in encoders:
+        if other != "mini":
+            figures[f"time of mini / {other}"] = {
+                kind: round(times[f"mini {kind}"][1] / times[f"{other} {kind}"][1], 3) for kind in inputs
             }
-            for name, encoder in (("mini", mini), ("clip ViT-B/16", clip_base(Path(folder))))
-        }
-    ours, theirs = figures["mini"], figures["clip ViT-B/16"]
-    return {**figures, "mini / clip": {kind: round(ours[kind] / theirs[kind], 2) for kind in ours}}
+    return {"rounds": rounds, **figures}
 
 
 if __name__ == "__main__":
