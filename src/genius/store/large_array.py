@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from genius.search.kernel.parts import read_parts
+
 AnyArray = NDArray[Any]
 BLOCK = 1 << 12  # bytes per checksum: a row that is read for the first time brings no more than it needs
 OLDER_BLOCK = 1 << 16  # of generations that do not say how many
 AT_ONCE = 1 << 20  # bytes read by `verify`
+BLOCKS_AT_ONCE = 256  # verified without being kept
 IN_MEMORY = 1 << 30  # bytes; of a larger array, verified blocks do not stay in this process's memory
 
 
@@ -80,15 +83,27 @@ class LargeArray:
             return
         steps = np.arange(int((last - first).max()) + 1)
         touched = np.unique(np.minimum(first[:, None] + steps, last[:, None]))
-        memory = None if self._memory is None else self._memory.reshape(-1).view(np.uint8).data
-        for block in touched[~self._checked[touched]].tolist():
+        new = touched[~self._checked[touched]]
+        if self._memory is None:
+            self._check_in_file(new)
+            return
+        memory = self._memory.reshape(-1).view(np.uint8).data
+        for block in new.tolist():
             start = block * self.block
             end = min(start + self.block, self.nbytes)
-            if memory is None:
-                self._require_sum(block, self._pread(end - start, start))
-            else:
-                self._pread_into(memory[start:end], start)
-                self._require_sum(block, memory[start:end])
+            self._pread_into(memory[start:end], start)
+            self._require_sum(block, memory[start:end])
+            self._checked[block] = True
+
+    def _check_in_file(self, blocks: NDArray[np.int64]) -> None:
+        """Verify these blocks, ascending, without keeping them."""
+        whole = blocks[(blocks + 1) * self.block <= self.nbytes]
+        for some in np.split(whole, range(BLOCKS_AT_ONCE, len(whole), BLOCKS_AT_ONCE)):
+            for block, data in zip(some.tolist(), self._parts(some * self.block, self.block), strict=True):
+                self._require_sum(block, data.data)
+            self._checked[some] = True
+        for block in blocks[len(whole) :].tolist():  # the last one of the file
+            self._require_sum(block, self._pread(self.nbytes - block * self.block, block * self.block))
             self._checked[block] = True
 
     def _require_sum(self, block: int, data: bytes | memoryview) -> None:
@@ -97,8 +112,16 @@ class LargeArray:
 
     def _rows(self, rows: NDArray[np.int64], width: int) -> AnyArray:
         """Rows of verified blocks, each read from the file."""
-        joined = b"".join(self._pread(width, row * width) for row in rows.tolist())
-        return np.frombuffer(joined, self.dtype)
+        return self._parts(rows * width, width).reshape(-1).view(self.dtype)
+
+    def _parts(self, starts: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
+        """`size` bytes from each of the `starts`, (n, size)."""
+        try:
+            return read_parts(self._handle, starts, size)
+        except OSError as error:
+            raise CacheDamaged(f"{self.file} cannot be read: {error}") from None
+        except EOFError:
+            raise CacheDamaged(f"{self.file} has lost its end") from None
 
     def _pread(self, size: int, at: int) -> bytes:
         try:
