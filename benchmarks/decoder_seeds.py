@@ -4,9 +4,9 @@
 
 RUNS/1, RUNS/2 … hold `model`, a copy of `mini` whose decoder was trained with that seed, by the command
 of recipes/bench.toml with `--set seed=1`; the decoder that is shipped is seed 0. Encoder, quantizer and pools
-are the same for all. For both settings and all searches by the decoder: mean hit@5 over the test rows, and the
-paired difference to exact search or to lookup by the same codes, with its interval over photos. Writes
-benchmarks/results/decoder_seeds.json.
+are the same for all. For both settings and all searches by the decoder: mean hit@5 over the test rows, and
+the paired difference to exact search or to lookup by the same codes, with its interval over photos.
+Writes benchmarks/results/decoder_seeds.json.
 """
 
 from __future__ import annotations
