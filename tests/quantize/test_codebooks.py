@@ -188,11 +188,38 @@ def test_ordered_refinement_also_fits_the_sums_of_the_first_levels(monkeypatch):
 
 
 def test_items_with_a_large_error_count_more_but_all_do():
-    weight = refinement._weights(torch.tensor([0.0, 0.1, 0.1, 0.4]))
+    even = torch.ones(4)
+    weight = refinement._weights(torch.tensor([0.0, 0.1, 0.1, 0.4]), even)
     assert weight[0] > 0
     assert weight[0] < weight[1] == weight[2] < weight[3]
     assert weight.mean() == pytest.approx(1)
-    assert refinement._weights(torch.zeros(3)).isfinite().all()
+    assert refinement._weights(torch.zeros(4), even).isfinite().all()
+
+
+def test_items_that_lie_close_together_are_coded_more_precisely(monkeypatch):
+    width = torch.tensor([0.5, 1.0]).repeat_interleave(600)
+    z = 4 * width[:, None] + width[:, None] * torch.randn(1200, 8, generator=generator(5))
+    only = torch.zeros(1200, dtype=torch.long)
+
+    def errors() -> torch.Tensor:
+        quantizer = ResidualQuantizer(8, (3, *(16,) * 4))
+        init_codebooks(quantizer, z, only, generator(), seeding="random")
+        refine(quantizer, z, only, rounds=8, beam=4, ordered=True)
+        return (z - quantizer.decode(quantizer.encode(z, only, 4))).square().sum(1)
+
+    relative = errors()
+    monkeypatch.setattr(refinement, "_spread", lambda quantizer, z, codes: torch.ones(len(z)))
+    absolute = errors()
+    assert relative[:600].mean() < 0.8 * absolute[:600].mean()
+    assert (relative / width.square()).mean() < (absolute / width.square()).mean()
+
+
+def test_items_that_are_all_the_same_have_no_spread():
+    z = torch.ones(20, 8)
+    quantizer = ResidualQuantizer(8, (3, 4, 4))
+    codes = init_codebooks(quantizer, z, torch.zeros(20, dtype=torch.long), generator())
+    spread = refinement._spread(quantizer, z, codes)
+    assert (spread > 0).all() and spread.isfinite().all()
 
 
 def test_refinement_of_shared_codebooks():

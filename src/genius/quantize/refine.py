@@ -10,8 +10,9 @@ from genius.quantize.codebooks import split_largest
 from genius.quantize.residual import ResidualQuantizer
 
 PREFIX_WEIGHT = 0.03  # of the error that the first levels leave, for each level but the last; the last has 1
-HARD_WEIGHT = 0.5  # exponent: items count by their error to this power
+HARD_WEIGHT = 0.5  # exponent: items count by their relative error to this power
 LEAST_ERROR = 0.01  # of the mean: items that are coded nearly exactly still count
+LEAST_SPREAD = 0.1  # of the mean: no item counts for all others because it lies at the centre of its cluster
 RIDGE = 1.0  # members at zero that a code vector has beside its own, at most
 FEW_MEMBERS, MANY_MEMBERS = 8, 16  # of a code on average: there are none, there are all of them
 FIRST_SHARE = 0.5  # of the items that the first of many rounds fits; the share grows to all of them,
@@ -39,24 +40,28 @@ def refine(
     level. `anchor` counts the old vector as that many members, so that rare codes do not overfit single
     vectors; codes without members move to the most used ones, to share their members. With `ordered`, the
     sums of the first levels are fitted too, a little: else levels lose their order after some rounds, and the
-    beam no longer finds the best codes. Items with a large error then count more, as one that is far from its
-    codes is not found at all, and code vectors are kept short, so that no code is spent on a single item and
-    the errors of items differ less. Of many rounds, the first ones fit a random part of the items each: code
-    vectors that are fitted to all items draw them to the codes that they have, and after some rounds no code
-    changes any more. Returns the mean squared error before each round and after the last; the best state seen
-    is kept.
+    beam no longer finds the best codes. Errors are then relative to the `_spread` of items: one that is small
+    where items lie far apart changes the order of those that lie close together. Items with a large error
+    count more, as one that is far from its codes is not found at all, and code vectors are kept short, so
+    that no code is spent on a single item and the errors of items differ less. Of many rounds, the first ones
+    fit a random part of the items each: code vectors that are fitted to all items draw them to the codes that
+    they have, and after some rounds no code changes any more. Returns the mean squared error before each
+    round and after the last; the state with the least error, in this sense, is kept.
     """
     z = z.to(quantizer.vectors)
     errors: list[float] = []
+    losses: list[float] = []
     best = quantizer.vectors.clone()
     for round_number in range(rounds + 1):
         codes = quantizer.encode(z, modality, beam)
         error = (z - _sums(quantizer, codes)).square_().sum(1)
+        spread = _spread(quantizer, z, codes) if ordered else torch.ones_like(error)
         errors.append(float(error.mean()))
-        if errors[-1] <= min(errors):
+        losses.append(float((error / spread).mean()))
+        if losses[-1] <= min(losses):
             best.copy_(quantizer.vectors)
         if round_number < rounds:
-            weight = _weights(error) if ordered else torch.ones_like(error)
+            weight = _weights(error, spread) if ordered else spread
             generator = torch.Generator(z.device).manual_seed(seed + round_number)
             if ordered:
                 some = _some_rows(len(z), round_number, rounds, generator)
@@ -97,9 +102,19 @@ def _some_rows(items: int, round_number: int, rounds: int, generator: torch.Gene
     return drawn[: int(share * items)].sort().values
 
 
-def _weights(error: Tensor) -> Tensor:
-    """How much each item counts, (n,), 1 on average."""
-    weight = (error / error.mean().clamp(min=1e-12)).clamp(min=LEAST_ERROR) ** HARD_WEIGHT
+def _spread(quantizer: ResidualQuantizer, z: Tensor, codes: Tensor) -> Tensor:
+    """How far apart items lie around each z (n, dim), (n,), 1 on average but for a floor.
+
+    It is the squared distance to the sum of the first codes, the centre of a cluster.
+    """
+    left = (z - _sums(quantizer, codes, quantizer.first_level + 1)).square_().sum(1)
+    return (left / left.mean().clamp(min=1e-12)).clamp_(min=LEAST_SPREAD)
+
+
+def _weights(error: Tensor, spread: Tensor) -> Tensor:
+    """How much the squared error of each item counts, (n,), 1 on average."""
+    relative = error / spread
+    weight = (relative / relative.mean().clamp(min=1e-12)).clamp(min=LEAST_ERROR) ** HARD_WEIGHT / spread
     return weight / weight.mean()
 
 
@@ -147,9 +162,9 @@ def _together(quantizer: ResidualQuantizer, codes: Tensor, weight: Tensor, level
     return weight.new_zeros(sizes[0] * sizes[1]).index_add_(0, pairs, weight).view(sizes)
 
 
-def _sums(quantizer: ResidualQuantizer, codes: Tensor) -> Tensor:
-    """`quantizer.decode` without gradients, in one pass over the table of code vectors."""
-    return F.embedding_bag(quantizer.rows(codes), quantizer.vectors, mode="sum")
+def _sums(quantizer: ResidualQuantizer, codes: Tensor, levels: int | None = None) -> Tensor:
+    """`quantizer.decode`, or the sums of the first `levels`, in one pass over the table of code vectors."""
+    return F.embedding_bag(quantizer.rows(codes)[:, :levels], quantizer.vectors, mode="sum")
 
 
 def _split_unused(
