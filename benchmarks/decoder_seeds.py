@@ -24,7 +24,7 @@ from genius.evaluate.protocol import SETTINGS
 from genius.evaluate.systems import SYSTEMS, SystemContext
 from genius.model import Model
 
-SEARCHES = ("exact", "lookup+codes", "genius", "decoder+codes", "decoder+vectors")
+SEARCHES = ["exact", "lookup+codes", "genius", "decoder+codes", "decoder+vectors"]
 
 
 def main(
@@ -33,6 +33,7 @@ def main(
     device: str = "cpu",
     limit: int = 0,
     split: str = "test",
+    searches: list[str] = SEARCHES,
     cache: Path = Path("runs/decoder_seeds"),
 ) -> Iterator[dict[str, Any]]:
     """The figures after each seed; `limit` queries of each row, 0: all."""
@@ -45,10 +46,10 @@ def main(
         for setting in SETTINGS:
             evaluator = Evaluator(dataset, model, EvalOptions(setting, split, limit), cache)
             context = SystemContext(model, dataset, evaluator.embedder, cache, device)
-            systems = [SYSTEMS[search](context) for search in SEARCHES]
+            systems = [SYSTEMS[search](context) for search in searches]
             result = evaluator.run(systems, names={"data": "", "model": ""}).as_json()
             found[setting][seed] = {
-                "hit@5": {search: round(result["mean"][search]["hit@5"], 4) for search in SEARCHES},
+                "hit@5": {search: round(result["mean"][search]["hit@5"], 4) for search in searches},
                 "differences": {
                     f"{each['one']} - {each['other']}": rounded(each["mean"])
                     for each in result["comparisons"]
