@@ -64,8 +64,8 @@ def test_text_that_is_not_on_the_page_is_an_error():
 
 
 def test_recipes_that_were_tried_have_the_shares_of_their_file():
-    page = (REPOSITORY / "docs/design.md").read_text()
-    section = page.split("## The recipe of `mini`")[1].split("\n## ")[0]
+    page = (REPOSITORY / "docs/studies/mini.md").read_text()
+    section = page.split("## Codes and decoder of the first `mini`")[1].split("\n## ")[0]
     shown = set(re.findall(r"(\d\.\d{3}) \((\d\.\d{3})\)", section))
     tried = json.loads((REPOSITORY / "benchmarks/results/recipe.json").read_text())
     measured = set()
