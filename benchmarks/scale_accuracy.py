@@ -63,6 +63,7 @@ LARGEST: Mapping[str, int] = {
     "fitted+vectors": 10**9,
     "decoder+codes": 10**9,
     "decoder+vectors": 10**9,
+    "faiss-rq": 200_000,
     "ivf-pq": 200_000,
     "genius": 200_000,
     "hnsw-int8": 200_000,
