@@ -38,6 +38,22 @@ def test_every_part_is_the_bytes_at_its_start(read_parts, opened, starts):
         np.testing.assert_array_equal(part, data[start : start + 10])
 
 
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="this system cannot be asked to forget a file")
+def test_parts_that_are_not_in_memory_come_from_the_disk(read_parts, tmp_path):
+    data = np.random.default_rng(1).integers(0, 256, (200, 4096), dtype=np.uint8)
+    file = tmp_path / "array.bin"
+    file.write_bytes(data.tobytes())
+    handle = os.open(file, os.O_RDWR)
+    try:
+        os.fsync(handle)
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.pread(handle, 4096, 7 * 4096)  # some are in memory, others are not
+        rows = np.array([199, 7, 3, 150, 7])
+        np.testing.assert_array_equal(read_parts(handle, rows * 4096, 4096), data[rows])
+    finally:
+        os.close(handle)
+
+
 def test_starts_may_be_every_second_number_of_an_array(read_parts, opened):
     handle, data = opened
     found = read_parts(handle, np.array([5, 999, 7, 999])[::2], 3)

@@ -100,18 +100,20 @@ def test_verifying_takes_time_in_proportion_to_the_size(tmp_path, monkeypatch):
     generation = generations.load(tmp_path, 1, digest, "test-1")
     large = generation.large["vectors"]
     read, summed = [], []
-    pread, require_sum = LargeArray._pread, LargeArray._require_sum
+    pread, require_sums = LargeArray._pread, LargeArray._require_sums
     monkeypatch.setattr(
         LargeArray, "_pread", lambda self, size, at: read.append(size) or pread(self, size, at)
     )
     monkeypatch.setattr(
         LargeArray,
-        "_require_sum",
-        lambda self, block, data: summed.append((block, len(data))) or require_sum(self, block, data),
+        "_require_sums",
+        lambda self, blocks, data: (
+            summed.append((blocks.tolist(), len(data))) or require_sums(self, blocks, data)
+        ),
     )
     generations.verify(generation)
     assert sum(read) == values.nbytes and max(read) <= 4 * BLOCK
-    assert [block for block, _ in summed] == list(range(len(large.sums)))
+    assert [block for blocks, _ in summed for block in blocks] == list(range(len(large.sums)))
     assert sum(size for _, size in summed) == values.nbytes
 
 
@@ -120,9 +122,11 @@ def test_a_row_that_is_read_first_brings_one_block(tmp_path, monkeypatch):
     digest, values = publish(tmp_path, 1)
     generation = generations.load(tmp_path, 1, digest, "test-1")
     read = []
-    real = LargeArray._require_sum
+    real = LargeArray._require_sums
     monkeypatch.setattr(
-        LargeArray, "_require_sum", lambda self, block, data: read.append(block) or real(self, block, data)
+        LargeArray,
+        "_require_sums",
+        lambda self, blocks, data: read.extend(blocks.tolist()) or real(self, blocks, data),
     )
     rows = np.array([0, 1500, 2999])
     for _ in range(2):  # verified once

@@ -18,7 +18,7 @@ AnyArray = NDArray[Any]
 BLOCK = 1 << 12  # bytes per checksum: a row that is read for the first time brings no more than it needs
 OLDER_BLOCK = 1 << 16  # of generations that do not say how many
 AT_ONCE = 1 << 20  # bytes read by `verify`
-BLOCKS_AT_ONCE = 256  # verified without being kept
+TOGETHER = 1 << 22  # bytes of blocks that are read at the same time to be verified
 IN_MEMORY = 1 << 30  # bytes; of a larger array, verified blocks do not stay in this process's memory
 
 
@@ -66,8 +66,8 @@ class LargeArray:
         """Read every block; raises CacheDamaged."""
         for start in range(0, self.nbytes, AT_ONCE):
             data = memoryview(self._pread(min(AT_ONCE, self.nbytes - start), start))
-            for at in range(0, len(data), self.block):
-                self._require_sum((start + at) // self.block, data[at : at + self.block])
+            blocks = np.arange(start // self.block, -(-(start + len(data)) // self.block))
+            self._require_sums(blocks, data)
 
     def _allocate(self) -> AnyArray | None:
         """Memory for all of it, which takes no room before it is written to; None if there is not enough."""
@@ -84,31 +84,31 @@ class LargeArray:
         steps = np.arange(int((last - first).max()) + 1)
         touched = np.unique(np.minimum(first[:, None] + steps, last[:, None]))
         new = touched[~self._checked[touched]]
-        if self._memory is None:
-            self._check_in_file(new)
-            return
-        memory = self._memory.reshape(-1).view(np.uint8).data
-        for block in new.tolist():
-            start = block * self.block
-            end = min(start + self.block, self.nbytes)
-            self._pread_into(memory[start:end], start)
-            self._require_sum(block, memory[start:end])
-            self._checked[block] = True
+        whole = new[(new + 1) * self.block <= self.nbytes]
+        count = TOGETHER // self.block
+        for some in np.split(whole, range(count, len(whole), count)):
+            self._take(some, self._parts(some * self.block, self.block))
+        for last_one in new[len(whole) :].tolist():  # of the file, and shorter
+            size, at = self.nbytes - last_one * self.block, last_one * self.block
+            self._take(np.array([last_one]), self._parts(np.array([at]), size))
 
-    def _check_in_file(self, blocks: NDArray[np.int64]) -> None:
-        """Verify these blocks, ascending, without keeping them."""
-        whole = blocks[(blocks + 1) * self.block <= self.nbytes]
-        for some in np.split(whole, range(BLOCKS_AT_ONCE, len(whole), BLOCKS_AT_ONCE)):
-            for block, data in zip(some.tolist(), self._parts(some * self.block, self.block), strict=True):
-                self._require_sum(block, data.data)
-            self._checked[some] = True
-        for block in blocks[len(whole) :].tolist():  # the last one of the file
-            self._require_sum(block, self._pread(self.nbytes - block * self.block, block * self.block))
-            self._checked[block] = True
+    def _take(self, blocks: NDArray[np.int64], data: NDArray[np.uint8]) -> None:
+        """Verify the blocks by what the file has there, (n, size); keep it if the array is kept in memory."""
+        self._require_sums(blocks, data.reshape(-1).data)
+        if self._memory is not None:
+            kept, size = self._memory.reshape(-1).view(np.uint8), data.shape[1]
+            if size < self.block:  # the last one
+                kept[-size:] = data
+            else:
+                kept[: len(kept) // size * size].reshape(-1, size)[blocks] = data
+        self._checked[blocks] = True
 
-    def _require_sum(self, block: int, data: bytes | memoryview) -> None:
-        if zlib.crc32(data) != int(self.sums[block]):
-            raise CacheDamaged(f"block {block} of {self.file} fails its checksum")
+    def _require_sums(self, blocks: NDArray[np.int64], data: memoryview) -> None:
+        """Compare the checksums of blocks that lie one after the other in `data`."""
+        parts = (data[start : start + self.block] for start in range(0, len(data), self.block))
+        found = np.array([zlib.crc32(part) for part in parts], np.uint32)
+        if wrong := np.flatnonzero(found != self.sums[blocks]).tolist():
+            raise CacheDamaged(f"block {blocks[wrong[0]]} of {self.file} fails its checksum")
 
     def _rows(self, rows: NDArray[np.int64], width: int) -> AnyArray:
         """Rows of verified blocks, each read from the file."""
@@ -131,15 +131,3 @@ class LargeArray:
         if len(data) != size:
             raise CacheDamaged(f"{self.file} has lost its end")
         return data
-
-    def _pread_into(self, memory: memoryview, at: int) -> None:
-        """The same, without a copy on the way; not everywhere does Python have it."""
-        if not hasattr(os, "preadv"):
-            memory[:] = self._pread(len(memory), at)
-            return
-        try:
-            size = os.preadv(self._handle, [memory], at)
-        except OSError as error:
-            raise CacheDamaged(f"{self.file} cannot be read: {error}") from None
-        if size != len(memory):
-            raise CacheDamaged(f"{self.file} has lost its end")

@@ -23,7 +23,7 @@ from genius.search.kernel.build import LIBRARY
 from genius.search.rank import RankedItems
 from genius.search.trie import ItemFilter, Trie
 
-VERSION = 6  # of the kernel: a library that was built from another one is not used
+VERSION = 7  # of the kernel: a library that was built from another one is not used
 BLOCK, WIDTH, TABLE = 64, 8, 256  # see tables.c: code vectors together, numbers of each, codes of a level
 STEP = 32  # see lengths.c
 NO_MEMORY, NO_VECTOR = -1, -2
@@ -77,7 +77,7 @@ def load_kernel(file: Path = LIBRARY) -> ctypes.CDLL | None:
     for function in (library.genius_candidates, library.genius_search, library.genius_kernel_quad):
         function.restype = c_int64
     library.genius_read_parts.restype = c_int64
-    library.genius_read_parts.argtypes = (c_int32, c_void_p, c_int64, c_int64, c_void_p)
+    library.genius_read_parts.argtypes = (c_int32, c_void_p, c_int64, c_int64, c_void_p, c_void_p)
     return library
 
 

@@ -5,7 +5,7 @@ items are float32, summed in 16 lanes in the same order on every processor; NumP
 */
 #include "kernel.h"
 
-#define VERSION 6
+#define VERSION 7
 #define WORST INT64_MIN
 #define NONE INT32_MIN  /* the score of a child without items */
 #define PREFETCHED 512  /* bytes of a cell, and lengths, that are loaded in advance */

@@ -14,6 +14,8 @@ from genius.search.kernel import load_kernel
 def read_parts(file: int, starts: Ints, size: int) -> NDArray[np.uint8]:
     """`size` bytes from each of the `starts` (n,) of an open file, (n, size).
 
+    Compiled, parts that the system does not hold in memory are read from the disk side by side.
+
     Raises OSError where the file cannot be read, EOFError where it ends before.
     """
     library = load_kernel()
@@ -23,8 +25,12 @@ def read_parts(file: int, starts: Ints, size: int) -> NDArray[np.uint8]:
             raise EOFError
         return np.frombuffer(joined, np.uint8).reshape(-1, size)
     starts = np.ascontiguousarray(starts, dtype=np.int64)
-    parts = np.empty((len(starts), size), np.uint8)
-    found = int(library.genius_read_parts(file, starts.ctypes.data, len(starts), size, parts.ctypes.data))
+    parts, waiting = np.empty((len(starts), size), np.uint8), np.empty(len(starts), np.int64)
+    found = int(
+        library.genius_read_parts(
+            file, starts.ctypes.data, len(starts), size, parts.ctypes.data, waiting.ctypes.data
+        )
+    )
     if found < 0:
         raise OSError(-found, os.strerror(-found))
     if found < len(starts):
