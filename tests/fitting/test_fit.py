@@ -219,6 +219,7 @@ def test_a_fit_of_a_trained_model_keeps_its_encoder(tmp_path: Path) -> None:
     ("vector", "reason"),
     [
         ([1.0, float("nan")], "NaN"),
+        ([1e39] * DIM, "infinite"),
         ([0.0] * DIM, "all zeros"),
         ([1.0] * (DIM + 1), "where this index has"),
         ("text", "list of numbers"),
