@@ -274,3 +274,21 @@ def test_an_engine_that_is_open_takes_over_the_fit_of_another_process(tmp_path: 
             for engine in (reader, writer):
                 assert by_codes(engine, late)[0][0] == "late"
                 assert len(by_codes(engine, late)[0][1]) == 6
+
+
+def test_the_width_of_a_new_index_is_that_of_most_vectors(genius: Any, tmp_path: Path) -> None:
+    rows = [{"id": f"r{n}", "vector": [1.0] * (3 if n else 5)} for n in range(4)]
+    (tmp_path / "mixed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = genius(
+        "index", tmp_path / "mixed.jsonl", "--to", "idx", "--encoder", "vectors", "--format", "json"
+    )
+    assert json.loads(done.out)["added"] == 3
+    assert "r0: cannot be encoded: the vector has 5 numbers where this index has 3" in done.err
+
+
+def test_vectors_that_cannot_be_read_are_said_and_make_no_index(genius: Any, tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"id": "one", "vector": "text"}\n')
+    done = genius("index", tmp_path / "bad.jsonl", "--to", "idx", "--encoder", "vectors")
+    assert done.code == 2
+    assert "bad.jsonl:1: the vector must be a list of numbers" in done.err
+    assert not (tmp_path / "idx").exists()
