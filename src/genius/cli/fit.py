@@ -81,20 +81,21 @@ def report_fit(
     from genius.data.report import Report
 
     report = Report()
-    with ExitStack() as bar:
-        done: Callable[[int], None] | None = None
+    try:
+        with ExitStack() as bar:
+            done: Callable[[int], None] | None = None
 
-        def tell(what: str, items: int) -> None:
-            nonlocal done
-            if what != "coding items":  # takes a minute or more, whatever the number of items
-                say(f"{what}: {items:,}")
-                return
-            if done is None:
-                done = bar.enter_context(progress(engine.stats()["items"], "coding items"))
-            done(items)
+            def tell(what: str, items: int) -> None:
+                nonlocal done
+                if what != "coding items":  # takes a minute or more, whatever the number of items
+                    say(f"{what}: {items:,}")
+                    return
+                if done is None:
+                    done = bar.enter_context(progress(engine.stats()["items"], "coding items"))
+                done(items)
 
-        result = engine.fit(
-            item_bytes=item_bytes, pairs=pairs, decoder=decoder, seed=seed, report=report, progress=tell
-        )
-    say_report(report)
-    return result
+            return engine.fit(
+                item_bytes=item_bytes, pairs=pairs, decoder=decoder, seed=seed, report=report, progress=tell
+            )
+    finally:
+        say_report(report)  # also where too few pairs are left: it says why

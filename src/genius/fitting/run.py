@@ -24,7 +24,7 @@ from genius.fitting.folder import (
     fit_name,
     write_fit,
 )
-from genius.fitting.hints import HintOptions, HintReport, HintResult, learn_from_pairs
+from genius.fitting.hints import HintOptions, HintReport, HintResult, learn_from_pairs, require_pairs
 from genius.fitting.pairs import EmbeddedPairs, LabelledPairs, StoredVectors, embed_pairs, read_pairs
 from genius.model import Model, model_fingerprint
 from genius.model_toml import read_model_toml
@@ -100,6 +100,8 @@ def fit_index(
     rows, modality = _rows(index)
     if not len(rows):
         raise BadInput(f"{index.folder} is empty, so there is nothing to fit codes to: add items first")
+    if pairs is not None:
+        require_pairs(pairs.rows)  # before minutes of learning
     assert index.dim is not None
     chosen = sample_rows(len(rows), options).numpy()
     tell("learning codes from items", len(chosen))
