@@ -89,6 +89,14 @@ def test_adding_fits_once_there_are_enough_items_and_again_when_they_have_moved(
         assert engine.stats()["fit"]["worth_fitting"] is None
 
 
+def test_later_fits_take_as_many_bytes_as_the_one_before(tmp_path: Path) -> None:
+    with Engine.create(tmp_path / "index", encoder="vectors", dim=DIM) as engine:
+        engine.add(items(vectors(300)))
+        engine.fit(item_bytes=4)
+        assert len(engine.fit().sizes) == 5
+        assert engine.fit(item_bytes=3).sizes == engine.fit().sizes
+
+
 def test_the_command_says_what_takes_long(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from genius.cli.fit import report_fit
 

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 def fit(
     folder: IndexFolder = DEFAULT_INDEX,
     item_bytes: Annotated[
-        int | None, typer.Option("--bytes", min=2, max=256, help="Bytes that the codes of an item take.")
+        int | None,
+        typer.Option(
+            "--bytes", min=2, max=256, help="Bytes of an item's codes (default: as before, first 15)."
+        ),
     ] = None,
     pairs: Annotated[
         str | None,

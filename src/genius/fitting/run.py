@@ -66,6 +66,8 @@ def fit(
     require_vectors(index)
     if decoder and pairs is None:
         raise BadInput("a decoder learns from labelled pairs: give some (--pairs FILE, or --pairs captions)")
+    if item_bytes is None and (index.settings.get("fit") or {}).get("number"):
+        item_bytes = index.levels - 1  # as at the last fit: a code a byte, and the modality
     options = FitOptions(seed=seed) if item_bytes is None else FitOptions(item_bytes, seed=seed)
     encoder = encoder_of(index)
     if encoder is None:
