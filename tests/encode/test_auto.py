@@ -148,11 +148,13 @@ def test_without_network_it_says_what_to_put_where(clip: Path, make_hub: Callabl
     assert "\n" not in message
 
 
+@pytest.mark.parametrize("family", ["clip", "blip"])
 def test_pickled_weights_are_not_fetched_but_can_be_converted(
-    clip: Path, make_hub: Callable[[Path], Hub]
+    family: str, clip: Path, blip_folder: Path, tmp_path: Path, make_hub: Callable[[Path], Hub]
 ) -> None:
-    (clip / "model.safetensors").rename(clip / "pytorch_model.bin")
-    hub = make_hub(clip)
+    folder = clip if family == "clip" else Path(shutil.copytree(blip_folder, tmp_path / "blip"))
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    hub = make_hub(folder)
     with pytest.raises(
         ModelNotFound, match=r"hf download openai/clip-tiny .*`genius convert weights clip-tiny/"
     ):
