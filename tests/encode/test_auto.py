@@ -215,3 +215,16 @@ def test_an_index_refuses_an_encoder_whose_files_have_changed(
             for use in (lambda: engine.search("a dog"), lambda: engine.add([Item("cat", text="a cat")])):
                 with pytest.raises(ModelMismatch, match=r"files have changed.*--encoder"):
                     use()
+
+
+def test_an_encoder_that_has_moved_may_be_linked(
+    clip: Path, tmp_path: Path, photos: list[Image.Image]
+) -> None:
+    with Engine.create(tmp_path / "index", encoder=clip) as engine:
+        engine.add([Item("dog", image=photos[0])])
+    clip.rename(tmp_path / "elsewhere")
+    with Engine.open(tmp_path / "index") as engine:
+        with pytest.raises(ModelNotFound, match=r"clip any more: put its folder there again, or a link"):
+            engine.search("a dog")
+        clip.symlink_to(tmp_path / "elsewhere")
+        assert engine.search(Query(image=photos[0]))[0].id == "dog"
