@@ -254,6 +254,8 @@ def test_texts_need_an_encoder(tmp_path: Path) -> None:
         Engine.create(tmp_path / "other", encoder="vectors")
     with pytest.raises(BadInput, match="not both"):
         Engine.create(tmp_path / "other", "mini", encoder="vectors", dim=3)
+    with pytest.raises(BadInput, match="use --model mini"):
+        Engine.create(tmp_path / "other", encoder="mini")
 
 
 FIT = """

@@ -8,7 +8,8 @@ from genius.encode.base import CountsTokens, load_encoder
 from genius.errors import BadInput, IndexMismatch
 from genius.files import make_folder
 from genius.fitting.folder import EXACT_SEARCH, FitRecord, fit_digest, fit_name, unfitted, write_fit
-from genius.model import model_fingerprint
+from genius.model import MODELS, model_fingerprint
+from genius.model_toml import NAME as MODEL_TOML
 from genius.model_toml import read_model_toml
 from genius.store.connection import INDEX_FILE
 from genius.store.index import Index
@@ -74,6 +75,10 @@ def _identify(encoder: str | Path, dim: int | None) -> tuple[str, str]:
         return VECTORS, str(dim)
     if dim is not None:
         raise BadInput(f"dim is for vectors made elsewhere; {encoder} has a width of its own: leave it out")
+    if any((folder / MODEL_TOML).is_file() for folder in (MODELS / str(encoder), Path(encoder))):
+        raise BadInput(
+            f"{encoder} is a model with codes of its own, not an encoder alone: use --model {encoder}"
+        )
     from genius.encode.auto import identify
 
     return identify(encoder)
