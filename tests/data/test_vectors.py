@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_brain_floats
 
 from genius.data.report import Report
 from genius.data.tables import read_items
@@ -74,6 +76,12 @@ def test_files_that_hold_no_vectors(tmp_path: Path) -> None:
     file.write_bytes(b"no array")
     with pytest.raises(BadData, match="cannot be read as vectors"):
         list(read_items(file))
+    (tmp_path / "damaged.safetensors").write_bytes(b"")
+    with pytest.raises(BadData, match=r"cannot be read as vectors: [^;]*$"):
+        list(read_items(tmp_path / "damaged.safetensors"))
+    save_brain_floats({"vectors": torch.ones(2, 4, dtype=torch.bfloat16)}, tmp_path / "brain.safetensors")
+    with pytest.raises(BadData, match="save it as float32 or float16"):
+        list(read_items(tmp_path / "brain.safetensors"))
     save_file({"a": POINTS, "b": POINTS}, tmp_path / "two.safetensors")
     with pytest.raises(BadData, match="several tensors"):
         list(read_items(tmp_path / "two.safetensors"))
