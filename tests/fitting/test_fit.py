@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from genius import Engine, Item, Query
-from genius.errors import BadInput, IndexMismatch
+from genius.errors import BadInput, IndexCorrupt, IndexMismatch
 from genius.model_toml import read_model_toml
 
 DIM = 24
@@ -185,21 +185,38 @@ def test_an_export_brings_the_fitted_codes_along(tmp_path: Path, form: str) -> N
         two.fit()
 
 
-def test_damaged_codebooks_are_found_and_made_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["quantizer.safetensors", "model.toml"])
+@pytest.mark.parametrize("damage", ["changed", "gone"])
+def test_a_damaged_model_is_found_and_made_anew(tmp_path: Path, name: str, damage: str) -> None:
     from genius.store.check import check
 
     points = vectors(300)
     with Engine.create(tmp_path / "index", encoder="vectors", dim=DIM) as engine:
         engine.add(items(points))
-        engine.fit()
-        (weights,) = (tmp_path / "index").glob("fit-000001/quantizer.safetensors")
-    whole = weights.read_bytes()
-    weights.write_bytes(whole[:-9] + bytes(byte ^ 255 for byte in whole[-9:]))
+        engine.fit(item_bytes=4)
+    file = tmp_path / "index" / "fit-000001" / name
+    whole = file.read_bytes()
+    file.unlink()
+    if damage == "changed":
+        file.write_bytes(whole[:-9] + bytes(byte ^ 255 for byte in whole[-9:]))
     assert "genius fit" in check(tmp_path / "index").model[0]
     with Engine.open(tmp_path / "index") as engine:
+        assert engine.stats()["items"] == 300
+        with pytest.raises(IndexCorrupt, match=r"damaged or gone.*`genius fit --in .*` makes new ones"):
+            engine.search(Query(vector=points[3]))
         engine.fit()
         assert [hit.id for hit in engine.search(Query(vector=points[3]))] == exact(points, points[3], 10)
     assert check(tmp_path / "index").clean
+
+
+def test_where_nothing_names_the_encoder_any_more_it_says_what_to_put_back(tmp_path: Path) -> None:
+    with Engine.create(tmp_path / "index", encoder="vectors", dim=DIM) as engine:
+        engine.add(items(vectors(30)))
+        (tmp_path / "index" / "fit-000000" / "model.toml").unlink()
+        with pytest.raises(IndexCorrupt, match=r"model\.toml, which names the encoder.*backup"):
+            engine.fit()
+    with pytest.raises(IndexCorrupt, match="backup"):
+        Engine.open_or_create(tmp_path / "index", encoder="vectors", dim=DIM)
 
 
 def test_a_fit_of_a_trained_model_keeps_its_encoder(tmp_path: Path) -> None:

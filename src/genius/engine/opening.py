@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 
 from genius.data.images import open_image
 from genius.data.validate import valid_id
-from genius.errors import BadImage, BadInput, IndexNotFound, ModelMismatch, ModelNotFound
+from genius.errors import (
+    BadImage,
+    BadInput,
+    IndexCorrupt,
+    IndexMismatch,
+    IndexNotFound,
+    ModelMismatch,
+    ModelNotFound,
+)
 from genius.fitting.due import FitState
 from genius.ingest.embedding import text_limit
 from genius.ingest.item import THUMBNAIL, thumbnail
@@ -198,7 +206,15 @@ class OpenIndex:
         with self._loading:
             settings = self.index.settings
             if self._loaded is None or self._loaded.model.fingerprint != settings["fingerprint"]:
-                self._use_model(self._load(self.index.model_source), settings)
+                try:
+                    self._use_model(self._load(self.index.model_source), settings)
+                except (ModelNotFound, ModelMismatch, IndexMismatch):
+                    from genius.store.check import model_problem
+
+                    problem = model_problem(self.index)
+                    if problem is None:
+                        raise
+                    raise IndexCorrupt(problem) from None
             assert self._loaded is not None
             return self._loaded
 

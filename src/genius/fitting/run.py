@@ -20,6 +20,7 @@ from genius.fitting.folder import (
     GENERATED_SEARCH,
     FitRecord,
     delete_older,
+    encoder_of,
     fit_digest,
     fit_name,
     write_fit,
@@ -27,7 +28,6 @@ from genius.fitting.folder import (
 from genius.fitting.hints import HintOptions, HintReport, HintResult, learn_from_pairs, require_pairs
 from genius.fitting.pairs import EmbeddedPairs, LabelledPairs, StoredVectors, embed_pairs, read_pairs
 from genius.model import Model, model_fingerprint
-from genius.model_toml import read_model_toml
 from genius.quantize.fit import FitOptions, bytes_of, fit_quantizer, sample_rows
 from genius.store.index import Index
 from genius.store.recoding import recode, require_vectors
@@ -195,13 +195,6 @@ def made_by(index: Index) -> str:
     """Fingerprint of the model whose codes the index had before its first fit; "" if it had none."""
     fit = index.settings.get("fit")
     return str(fit["made_by"] if fit else index.settings["fingerprint"])
-
-
-def encoder_of(index: Index) -> dict[str, Any] | None:
-    """The table `encoder` that an earlier fit has written; None if there was none."""
-    if not index.settings.get("fit"):
-        return None
-    return read_model_toml(Path(index.model_source))["encoder"]
 
 
 def encoder_table(model: Model) -> dict[str, Any]:
