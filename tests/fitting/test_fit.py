@@ -279,7 +279,8 @@ FIT = """
 import sys
 from genius import Engine
 with Engine.open(sys.argv[1]) as engine:
-    engine.fit(item_bytes=5)
+    for seed in range(3):  # of earlier fits only the last is kept
+        engine.fit(item_bytes=5, seed=seed)
 """
 
 
@@ -294,7 +295,10 @@ def test_an_engine_that_is_open_takes_over_the_fit_of_another_process(tmp_path: 
         writer.fit(item_bytes=4)
         with Engine.open(tmp_path / "index") as reader:
             assert by_codes(reader, query) == by_codes(writer, query)
+            idle = Engine.open(tmp_path / "index")  # its model is not loaded yet
             subprocess.run([sys.executable, "-c", FIT, str(tmp_path / "index")], check=True)
+            with idle:
+                assert by_codes(idle, query) == by_codes(writer, query)
             assert by_codes(reader, query) == by_codes(writer, query)
             assert reader.index.levels == 6
             writer.add([Item("late", vector=late)])  # coded by the new codebooks

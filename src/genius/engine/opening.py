@@ -32,6 +32,7 @@ from genius.query.words import WordSearch
 from genius.retrieval_model import RetrievalModel
 from genius.search.options import SearchOptions
 from genius.search.searcher import Searcher
+from genius.store.check import model_problem
 from genius.store.index import Index
 from genius.store.records import Record
 from genius.store.snapshot import Snapshot
@@ -203,20 +204,22 @@ class OpenIndex:
 
     def _current_model(self) -> LoadedModel:
         """The model of the index as its settings name it; another one after the codes were fitted anew."""
-        with self._loading:
+        while True:
             settings = self.index.settings
-            if self._loaded is None or self._loaded.model.fingerprint != settings["fingerprint"]:
-                try:
-                    self._use_model(self._load(self.index.model_source), settings)
-                except (ModelNotFound, ModelMismatch, IndexMismatch):
-                    from genius.store.check import model_problem
-
-                    problem = model_problem(self.index)
-                    if problem is None:
-                        raise
-                    raise IndexCorrupt(problem) from None
-            assert self._loaded is not None
-            return self._loaded
+            try:
+                with self._loading:
+                    loaded = self._loaded
+                    if loaded is None or loaded.model.fingerprint != settings["fingerprint"]:
+                        loaded = self._use_model(self._load(self.index.model_source), settings)
+                    return loaded
+            except (ModelNotFound, ModelMismatch, IndexMismatch):
+                self.index.refresh()
+                if self.index.settings["fingerprint"] != settings["fingerprint"]:
+                    continue  # fitted several times since: that model is gone
+                problem = model_problem(self.index)
+                if problem is None:
+                    raise
+                raise IndexCorrupt(problem) from None
 
     def _load(self, source: str) -> RetrievalModel:
         """The model at `source`; after a fit, its encoder is the one in use."""
@@ -227,9 +230,10 @@ class OpenIndex:
             return Model.load(source, self._device, before.encoder)
         return load_model(source, self._device)
 
-    def _use_model(self, model: RetrievalModel, settings: Mapping[str, Any]) -> None:
+    def _use_model(self, model: RetrievalModel, settings: Mapping[str, Any]) -> LoadedModel:
         self.index.require_model(model.name, model.fingerprint, model.sizes, model.dim, settings)
         self._loaded = LoadedModel(model, self._device)
+        return self._loaded
 
     def _current(self) -> PoolView:
         """The committed state, searchable; its snapshot comes first, as a damaged cache needs the writer."""
