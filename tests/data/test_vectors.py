@@ -95,7 +95,7 @@ def test_a_bad_row_costs_only_itself(tmp_path: Path) -> None:
     assert [item.id for item in read_items(tmp_path / "some.jsonl", report=report)] == IDS[:2]
     assert [reason for _, reason in report.names] == [
         "the vector must be a list of numbers",
-        "the vector is all zeros, which points nowhere",
+        "the vector is all zeros, which points nowhere: embed it again, or leave it out",
         "the vector has the shape (0,): give one list of numbers for each item or query",
         "the vector has the shape (1, 4): give one list of numbers for each item or query",
         "the vector must be a list of numbers",

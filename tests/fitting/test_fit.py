@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -243,9 +244,9 @@ def test_a_fit_of_a_trained_model_keeps_its_encoder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("vector", "reason"),
     [
-        ([1.0, float("nan")], "NaN"),
+        ([1.0, float("nan")], "NaN.*: embed it again"),
         ([1e39] * DIM, "infinite"),
-        ([0.0] * DIM, "all zeros"),
+        ([0.0] * DIM, "all zeros.*: embed it again"),
         ([1.0] * (DIM + 1), "where this index has"),
         ("text", "list of numbers"),
         ([[1.0] * DIM], "shape"),
@@ -255,7 +256,7 @@ def test_a_bad_vector_costs_only_its_item(tmp_path: Path, vector: object, reason
     with Engine.create(tmp_path / "index", encoder="vectors", dim=DIM) as engine:
         result = engine.add([Item("bad", vector=vector), Item("good", vector=[1.0] * DIM)])  # type: ignore[arg-type]
         assert result.added == 1
-        assert reason in result.skipped[0].reason
+        assert re.search(reason, result.skipped[0].reason)
         with pytest.raises(BadInput, match=reason):
             engine.search(Query(vector=vector))  # type: ignore[arg-type]
 

@@ -107,9 +107,9 @@ def unit_vector(vector: object, dim: int | None = None) -> NDArray[np.float32]:
     with np.errstate(over="ignore", invalid="ignore"):
         length = np.linalg.norm(found.astype(np.float64))
     if not np.isfinite(length):
-        raise BadInput("the vector has NaN or infinite entries")
+        raise BadInput("the vector has NaN or infinite entries: embed it again, or leave it out")
     if length == 0:
-        raise BadInput("the vector is all zeros, which points nowhere")
+        raise BadInput("the vector is all zeros, which points nowhere: embed it again, or leave it out")
     return np.asarray(found / length, dtype=np.float32)
 
 
