@@ -174,7 +174,13 @@ def _load_encoder(folder: Path, table: Mapping[str, Any], device: str) -> Encode
         base = model_folder(table["model"])
         encoder = _load_encoder(base, read_model_toml(base)["encoder"], device)
     else:
-        encoder = load_encoder(table["name"], table.get("source") or folder, device)
+        source = table.get("source")
+        if source and Path(source).is_absolute() and not Path(source).exists():
+            raise ModelNotFound(
+                f"the encoder of {folder} is not at {source} any more: put its folder there again, or a link "
+                "to where it is now"
+            )
+        encoder = load_encoder(table["name"], source or folder, device)
     if encoder.fingerprint != table.get("fingerprint", encoder.fingerprint):
         source = table.get("model") or table.get("source")
         raise ModelMismatch(

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_brain_floats
 
 from genius.data.report import Report
 from genius.data.tables import read_items
@@ -74,6 +76,12 @@ def test_files_that_hold_no_vectors(tmp_path: Path) -> None:
     file.write_bytes(b"no array")
     with pytest.raises(BadData, match="cannot be read as vectors"):
         list(read_items(file))
+    (tmp_path / "damaged.safetensors").write_bytes(b"")
+    with pytest.raises(BadData, match=r"cannot be read as vectors: [^;]*$"):
+        list(read_items(tmp_path / "damaged.safetensors"))
+    save_brain_floats({"vectors": torch.ones(2, 4, dtype=torch.bfloat16)}, tmp_path / "brain.safetensors")
+    with pytest.raises(BadData, match="save it as float32 or float16"):
+        list(read_items(tmp_path / "brain.safetensors"))
     save_file({"a": POINTS, "b": POINTS}, tmp_path / "two.safetensors")
     with pytest.raises(BadData, match="several tensors"):
         list(read_items(tmp_path / "two.safetensors"))
@@ -81,10 +89,38 @@ def test_files_that_hold_no_vectors(tmp_path: Path) -> None:
 
 def test_a_bad_row_costs_only_itself(tmp_path: Path) -> None:
     report = Report()
-    lines = [*rows()[:2], {"id": "bad", "vector": [1, "x"]}, {"id": "zero", "vector": [0, 0, 0, 0]}]
+    bad = [[1, "x"], [0, 0, 0, 0], [], [[1, 2, 3, 4]], 7, "no list"]
+    lines = [*rows()[:2], *({"id": f"bad {n}", "vector": vector} for n, vector in enumerate(bad))]
     (tmp_path / "some.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert [item.id for item in read_items(tmp_path / "some.jsonl", report=report)] == IDS[:2]
     assert [reason for _, reason in report.names] == [
         "the vector must be a list of numbers",
-        "the vector is all zeros, which points nowhere",
+        "the vector is all zeros, which points nowhere: embed it again, or leave it out",
+        "the vector has the shape (0,): give one list of numbers for each item or query",
+        "the vector has the shape (1, 4): give one list of numbers for each item or query",
+        "the vector must be a list of numbers",
+        "the vector must be a list of numbers, as [0.1, 0.2]",
     ]
+
+
+def test_columns_of_parquet(tmp_path: Path) -> None:
+    """Lists of any kind are read; a column `vector` of other things costs its rows, not the run."""
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    file = tmp_path / "some.parquet"
+    cells = [point.astype(np.float16) for point in POINTS]
+    for kind in (
+        pa.list_(pa.float16()),
+        pa.list_(pa.float64()),
+        pa.large_list(pa.float32()),
+        pa.list_(pa.float32(), 4),
+    ):
+        values = cells if kind.value_type == pa.float16() else [cell.tolist() for cell in cells]
+        parquet.write_table(pa.table({"id": IDS, "vector": pa.array(values, kind)}), file)
+        assert np.array_equal([item.vector for item in read_items(file)], np.stack(cells)), kind
+    for column in ([1.0] * 5, ["[1, 2]x"] * 5, [[[1.0]]] * 5):
+        parquet.write_table(pa.table({"id": IDS, "vector": column}), file)
+        report = Report()
+        assert list(read_items(file, report=report)) == []
+        assert report.skipped == 5

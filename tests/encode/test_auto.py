@@ -148,11 +148,13 @@ def test_without_network_it_says_what_to_put_where(clip: Path, make_hub: Callabl
     assert "\n" not in message
 
 
+@pytest.mark.parametrize("family", ["clip", "blip"])
 def test_pickled_weights_are_not_fetched_but_can_be_converted(
-    clip: Path, make_hub: Callable[[Path], Hub]
+    family: str, clip: Path, blip_folder: Path, tmp_path: Path, make_hub: Callable[[Path], Hub]
 ) -> None:
-    (clip / "model.safetensors").rename(clip / "pytorch_model.bin")
-    hub = make_hub(clip)
+    folder = clip if family == "clip" else Path(shutil.copytree(blip_folder, tmp_path / "blip"))
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    hub = make_hub(folder)
     with pytest.raises(
         ModelNotFound, match=r"hf download openai/clip-tiny .*`genius convert weights clip-tiny/"
     ):
@@ -213,3 +215,16 @@ def test_an_index_refuses_an_encoder_whose_files_have_changed(
             for use in (lambda: engine.search("a dog"), lambda: engine.add([Item("cat", text="a cat")])):
                 with pytest.raises(ModelMismatch, match=r"files have changed.*--encoder"):
                     use()
+
+
+def test_an_encoder_that_has_moved_may_be_linked(
+    clip: Path, tmp_path: Path, photos: list[Image.Image]
+) -> None:
+    with Engine.create(tmp_path / "index", encoder=clip) as engine:
+        engine.add([Item("dog", image=photos[0])])
+    clip.rename(tmp_path / "elsewhere")
+    with Engine.open(tmp_path / "index") as engine:
+        with pytest.raises(ModelNotFound, match=r"clip any more: put its folder there again, or a link"):
+            engine.search("a dog")
+        clip.symlink_to(tmp_path / "elsewhere")
+        assert engine.search(Query(image=photos[0]))[0].id == "dog"

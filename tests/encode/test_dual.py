@@ -1,6 +1,7 @@
 """Dual encoders against transformers' own features and image processors: a tiny random model per family."""
 
 import json
+import logging
 import runpy
 import shutil
 from collections.abc import Callable
@@ -215,6 +216,23 @@ def test_texts_of_siglip_are_cleaned_as_in_training(folders: dict[str, Path], tm
     cased = Path(shutil.copytree(folders["siglip 2"], tmp_path / "cased"))
     change(cased / "tokenizer_config.json", do_lower_case=False)
     assert not np.array_equal(*load(cased).encode_texts(["A Red DOG", "a red dog"]))
+
+
+def test_loading_says_nothing_that_does_not_matter(family: str, folders: dict[str, Path]) -> None:
+    """transformers warns of token ids that published configs leave open: on each command it was seen."""
+    from transformers.utils import logging as of_transformers
+
+    of_transformers.warning_once.cache_clear()
+    said: list[logging.LogRecord] = []
+    listening = logging.Handler()
+    listening.emit = said.append  # type: ignore[method-assign]
+    logger = logging.getLogger("transformers")
+    logger.addHandler(listening)
+    try:
+        load(folders[family])
+    finally:
+        logger.removeHandler(listening)
+    assert [record.getMessage() for record in said] == []
 
 
 def test_a_tokenizer_may_shorten_texts(clip: Path) -> None:

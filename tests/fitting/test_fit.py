@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from PIL import Image
 
 from genius import Engine, Item, Query
-from genius.errors import BadInput, IndexMismatch
+from genius.errors import BadInput, IndexCorrupt, IndexMismatch
 from genius.model_toml import read_model_toml
 
 DIM = 24
@@ -87,6 +88,14 @@ def test_adding_fits_once_there_are_enough_items_and_again_when_they_have_moved(
         engine.add([])
         assert engine.stats()["fit"]["fits"] == 2
         assert engine.stats()["fit"]["worth_fitting"] is None
+
+
+def test_later_fits_take_as_many_bytes_as_the_one_before(tmp_path: Path) -> None:
+    with Engine.create(tmp_path / "index", encoder="vectors", dim=DIM) as engine:
+        engine.add(items(vectors(300)))
+        engine.fit(item_bytes=4)
+        assert len(engine.fit().sizes) == 5
+        assert engine.fit(item_bytes=3).sizes == engine.fit().sizes
 
 
 def test_the_command_says_what_takes_long(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,21 +186,38 @@ def test_an_export_brings_the_fitted_codes_along(tmp_path: Path, form: str) -> N
         two.fit()
 
 
-def test_damaged_codebooks_are_found_and_made_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["quantizer.safetensors", "model.toml"])
+@pytest.mark.parametrize("damage", ["changed", "gone"])
+def test_a_damaged_model_is_found_and_made_anew(tmp_path: Path, name: str, damage: str) -> None:
     from genius.store.check import check
 
     points = vectors(300)
     with Engine.create(tmp_path / "index", encoder="vectors", dim=DIM) as engine:
         engine.add(items(points))
-        engine.fit()
-        (weights,) = (tmp_path / "index").glob("fit-000001/quantizer.safetensors")
-    whole = weights.read_bytes()
-    weights.write_bytes(whole[:-9] + bytes(byte ^ 255 for byte in whole[-9:]))
+        engine.fit(item_bytes=4)
+    file = tmp_path / "index" / "fit-000001" / name
+    whole = file.read_bytes()
+    file.unlink()
+    if damage == "changed":
+        file.write_bytes(whole[:-9] + bytes(byte ^ 255 for byte in whole[-9:]))
     assert "genius fit" in check(tmp_path / "index").model[0]
     with Engine.open(tmp_path / "index") as engine:
+        assert engine.stats()["items"] == 300
+        with pytest.raises(IndexCorrupt, match=r"damaged or gone.*`genius fit --in .*` makes new ones"):
+            engine.search(Query(vector=points[3]))
         engine.fit()
         assert [hit.id for hit in engine.search(Query(vector=points[3]))] == exact(points, points[3], 10)
     assert check(tmp_path / "index").clean
+
+
+def test_where_nothing_names_the_encoder_any_more_it_says_what_to_put_back(tmp_path: Path) -> None:
+    with Engine.create(tmp_path / "index", encoder="vectors", dim=DIM) as engine:
+        engine.add(items(vectors(30)))
+        (tmp_path / "index" / "fit-000000" / "model.toml").unlink()
+        with pytest.raises(IndexCorrupt, match=r"model\.toml, which names the encoder.*backup"):
+            engine.fit()
+    with pytest.raises(IndexCorrupt, match="backup"):
+        Engine.open_or_create(tmp_path / "index", encoder="vectors", dim=DIM)
 
 
 def test_a_fit_of_a_trained_model_keeps_its_encoder(tmp_path: Path) -> None:
@@ -218,8 +244,9 @@ def test_a_fit_of_a_trained_model_keeps_its_encoder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("vector", "reason"),
     [
-        ([1.0, float("nan")], "NaN"),
-        ([0.0] * DIM, "all zeros"),
+        ([1.0, float("nan")], "NaN.*: embed it again"),
+        ([1e39] * DIM, "infinite"),
+        ([0.0] * DIM, "all zeros.*: embed it again"),
         ([1.0] * (DIM + 1), "where this index has"),
         ("text", "list of numbers"),
         ([[1.0] * DIM], "shape"),
@@ -229,7 +256,7 @@ def test_a_bad_vector_costs_only_its_item(tmp_path: Path, vector: object, reason
     with Engine.create(tmp_path / "index", encoder="vectors", dim=DIM) as engine:
         result = engine.add([Item("bad", vector=vector), Item("good", vector=[1.0] * DIM)])  # type: ignore[arg-type]
         assert result.added == 1
-        assert reason in result.skipped[0].reason
+        assert re.search(reason, result.skipped[0].reason)
         with pytest.raises(BadInput, match=reason):
             engine.search(Query(vector=vector))  # type: ignore[arg-type]
 
@@ -245,13 +272,16 @@ def test_texts_need_an_encoder(tmp_path: Path) -> None:
         Engine.create(tmp_path / "other", encoder="vectors")
     with pytest.raises(BadInput, match="not both"):
         Engine.create(tmp_path / "other", "mini", encoder="vectors", dim=3)
+    with pytest.raises(BadInput, match="use --model mini"):
+        Engine.create(tmp_path / "other", encoder="mini")
 
 
 FIT = """
 import sys
 from genius import Engine
 with Engine.open(sys.argv[1]) as engine:
-    engine.fit(item_bytes=5)
+    for seed in range(3):  # of earlier fits only the last is kept
+        engine.fit(item_bytes=5, seed=seed)
 """
 
 
@@ -266,10 +296,31 @@ def test_an_engine_that_is_open_takes_over_the_fit_of_another_process(tmp_path: 
         writer.fit(item_bytes=4)
         with Engine.open(tmp_path / "index") as reader:
             assert by_codes(reader, query) == by_codes(writer, query)
+            idle = Engine.open(tmp_path / "index")  # its model is not loaded yet
             subprocess.run([sys.executable, "-c", FIT, str(tmp_path / "index")], check=True)
+            with idle:
+                assert by_codes(idle, query) == by_codes(writer, query)
             assert by_codes(reader, query) == by_codes(writer, query)
             assert reader.index.levels == 6
             writer.add([Item("late", vector=late)])  # coded by the new codebooks
             for engine in (reader, writer):
                 assert by_codes(engine, late)[0][0] == "late"
                 assert len(by_codes(engine, late)[0][1]) == 6
+
+
+def test_the_width_of_a_new_index_is_that_of_most_vectors(genius: Any, tmp_path: Path) -> None:
+    rows = [{"id": f"r{n}", "vector": [1.0] * (3 if n else 5)} for n in range(4)]
+    (tmp_path / "mixed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = genius(
+        "index", tmp_path / "mixed.jsonl", "--to", "idx", "--encoder", "vectors", "--format", "json"
+    )
+    assert json.loads(done.out)["added"] == 3
+    assert "r0: cannot be encoded: the vector has 5 numbers where this index has 3" in done.err
+
+
+def test_vectors_that_cannot_be_read_are_said_and_make_no_index(genius: Any, tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"id": "one", "vector": "text"}\n')
+    done = genius("index", tmp_path / "bad.jsonl", "--to", "idx", "--encoder", "vectors")
+    assert done.code == 2
+    assert "bad.jsonl:1: the vector must be a list of numbers" in done.err
+    assert not (tmp_path / "idx").exists()

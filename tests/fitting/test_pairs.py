@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,6 +67,9 @@ def test_click_logs_and_captions(tmp_path: Path) -> None:
         {"query": 7, "id": "red"},
         {"id": "red"},
         {"query": "that one", "image": "blue.png", "id": "blue"},
+        {"image": "gone.png", "id": "blue"},
+        {"vector": [1, 2], "id": "blue"},
+        {"query": "half a letter", "id": "\ud800"},
     ]
     log.write_text("".join(json.dumps(line) + "\n" for line in lines) + "no JSON\n")
     Image.new("RGB", (32, 32), "blue").save(tmp_path / "blue.png")
@@ -83,11 +87,15 @@ def test_click_logs_and_captions(tmp_path: Path) -> None:
         assert np.allclose(np.linalg.norm(found.vectors, axis=1), 1, atol=1e-5)
         assert found.rows == [[1], [2]]
         assert {reason for _, reason in report.names} == {
-            "no item has this id",
+            "no item is called nowhere",
             "`query`, `image` and `id` must be texts",
-            "neither query nor image",
+            "neither query, image nor vector",
             "not JSON: Expecting value at character 1",
+            f"{tmp_path / 'gone.png'}: no such file",
+            "the vector has 2 numbers where this index has 512: embed it with the model of the items",
+            "the id must be 1 to 1000 printable characters",
         }
+        assert {name for name, _ in report.names} == {f"{log}:{line}" for line in (2, 3, 4, 6, 7, 8, 9)}
         captions = list(read_pairs("captions", engine.index, report))
         assert [(query.text, id) for query, id in captions] == [("a blue picture", "blue")]
         with pytest.raises(BadInput, match="too few"):
@@ -97,3 +105,20 @@ def test_click_logs_and_captions(tmp_path: Path) -> None:
         with pytest.raises(BadInput, match="no file of pairs"):
             engine.fit(pairs=tmp_path / "none.jsonl")
         assert engine.stats()["fit"]["fits"] == 0
+
+
+def test_a_log_of_vectors(genius: Any, tmp_path: Path) -> None:
+    """Where the index has no encoder, queries are embedded already; what is wrong is said."""
+    points = np.eye(DIM, dtype=np.float32)
+    with Engine.create(tmp_path / "index", encoder="vectors", dim=DIM) as engine:
+        engine.add([Item(f"item {n}", vector=point) for n, point in enumerate(points)])
+        log = tmp_path / "clicks.jsonl"
+        lines = [{"vector": points[3].tolist(), "id": "item 3"}, {"vector": [1.0], "id": "item 4"}]
+        log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        found = embed_pairs(engine.index, engine.model, read_pairs(log, engine.index, Report()), Report())
+        assert np.array_equal(found.vectors, points[3:4]) and found.rows == [[4]]
+    done = genius("fit", "--in", tmp_path / "index", "--pairs", log)
+    assert done.code == 2
+    assert f"{log}:2: the vector has 1 numbers where this index has {DIM}" in done.err
+    assert "1 labelled pairs are too few" in done.err
+    assert "learning codes" not in done.err  # it is said before that, which takes minutes

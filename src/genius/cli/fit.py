@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 def fit(
     folder: IndexFolder = DEFAULT_INDEX,
     item_bytes: Annotated[
-        int | None, typer.Option("--bytes", min=2, max=256, help="Bytes that the codes of an item take.")
+        int | None,
+        typer.Option(
+            "--bytes", min=2, max=256, help="Bytes of an item's codes (default: as before, first 15)."
+        ),
     ] = None,
     pairs: Annotated[
         str | None,
@@ -81,20 +84,21 @@ def report_fit(
     from genius.data.report import Report
 
     report = Report()
-    with ExitStack() as bar:
-        done: Callable[[int], None] | None = None
+    try:
+        with ExitStack() as bar:
+            done: Callable[[int], None] | None = None
 
-        def tell(what: str, items: int) -> None:
-            nonlocal done
-            if what != "coding items":  # takes a minute or more, whatever the number of items
-                say(f"{what}: {items:,}")
-                return
-            if done is None:
-                done = bar.enter_context(progress(engine.stats()["items"], "coding items"))
-            done(items)
+            def tell(what: str, items: int) -> None:
+                nonlocal done
+                if what != "coding items":  # takes a minute or more, whatever the number of items
+                    say(f"{what}: {items:,}")
+                    return
+                if done is None:
+                    done = bar.enter_context(progress(engine.stats()["items"], "coding items"))
+                done(items)
 
-        result = engine.fit(
-            item_bytes=item_bytes, pairs=pairs, decoder=decoder, seed=seed, report=report, progress=tell
-        )
-    say_report(report)
-    return result
+            return engine.fit(
+                item_bytes=item_bytes, pairs=pairs, decoder=decoder, seed=seed, report=report, progress=tell
+            )
+    finally:
+        say_report(report)  # also where too few pairs are left: it says why

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from enum import StrEnum
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from genius.data.rows import TableOptions
     from genius.engine import Engine
     from genius.ingest.source import ItemSource
+
+
+FIRST_VECTORS = 100  # whose widths decide that of a new index
 
 
 class FitWhen(StrEnum):
@@ -201,19 +206,23 @@ def index(
 
 
 def _width(encoder: str | None, to: Path, sources: list[ItemSource], tables: TableOptions) -> int | None:
-    """The width of vectors that were made elsewhere: that of the first one; None for other encoders."""
+    """The width of vectors that were made elsewhere: that of most of the first; None for other encoders."""
+    from genius.data.report import Report
     from genius.data.tables import read_items
     from genius.store.connection import INDEX_FILE
 
     if encoder != "vectors" or (to / INDEX_FILE).exists():
         return None
-    for source in sources:
-        for item in read_items(source.place, options=tables):
-            if item.vector is not None:
-                return len(item.vector)
+    report = Report()
+    items = chain.from_iterable(read_items(one.place, report=report, options=tables) for one in sources)
+    vectors = (item.vector for item in items if item.vector is not None)
+    widths = Counter(len(vector) for vector in islice(vectors, FIRST_VECTORS))
+    if widths:
+        return widths.most_common(1)[0][0]
+    first = f" ({report.names[0].name}: {report.names[0].reason})" if report.names else ""
     raise BadInput(
-        "--encoder vectors, but no vectors came with the items: give a Parquet, JSONL or CSV file with a "
-        "column `vector`, an .npy or a .safetensors file"
+        f"--encoder vectors, but no vectors came with the items{first}: give a Parquet, JSONL or CSV file "
+        "with a column `vector`, an .npy or a .safetensors file"
     )
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from genius.data.validate import unit_vector
 from genius.errors import BadInput
 from genius.types import Query
 
@@ -36,14 +37,24 @@ def _query(line: str, number: int, place: str) -> Query:
         fields: dict[str, Any] = json.loads(line)
     except ValueError as error:
         raise BadInput(f"{place}: not JSON ({error})") from None
+    vector = fields.pop("vector", None)
     unknown = sorted(fields.keys() - set(FIELDS))
     if unknown or not all(isinstance(value, str) for value in fields.values()):
-        raise BadInput(f"{place}: a query has the fields {', '.join(FIELDS)}, all of them strings")
+        raise BadInput(
+            f"{place}: a query has the fields {', '.join(FIELDS)}, all of them strings, or `vector`, a list "
+            "of numbers, instead of text and image"
+        )
+    if vector is not None:
+        try:
+            unit_vector(vector)
+        except BadInput as error:
+            raise BadInput(f"{place}: {error}") from None
     image = Path(fields["image"]) if "image" in fields else None
     query = Query(
         text=fields.get("text"),
         image=image,
         instruction=fields.get("instruction"),
         id=fields.get("id", str(number)),
+        vector=vector,
     )
     return query.wanting(fields.get("want"))

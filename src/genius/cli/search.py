@@ -149,6 +149,10 @@ def _vector(file: Path) -> list[float]:
             found = np.asarray(json.loads(text), dtype=np.float64)
     except (OSError, ValueError, TypeError) as error:
         raise BadInput(f"{file} holds no vector ({error}): give .npy, or JSON as [0.1, 0.2, …]") from None
+    if found.dtype.kind not in "fiu":
+        raise BadInput(
+            f"{file} holds no vector ({found.dtype}): give .npy of float32, or JSON as [0.1, 0.2, …]"
+        )
     if found.squeeze().ndim != 1:
         raise BadInput(f"{file} has the shape {found.shape}: a query is one vector")
     return [float(number) for number in found.squeeze()]

@@ -69,9 +69,14 @@ def _without_vectors(batch: Any) -> tuple[Any, list[Any] | None]:
     for number, name in enumerate(batch.schema.names):
         if name.lower() == "vector":
             column = batch.column(number)
-            vectors = [None if cell.as_py() is None else cell.values.to_numpy(False) for cell in column]
-            return batch.drop_columns([name]), vectors
+            return batch.drop_columns([name]), [_cell(cell) for cell in column]
     return batch, None
+
+
+def _cell(cell: Any) -> Any:
+    """A list as an array; what is no list as it is, so that its row is refused."""
+    listed = getattr(cell, "values", None)
+    return cell.as_py() if listed is None else listed.to_numpy(False)
 
 
 def _fields(row: dict[str, Any]) -> tuple[dict[str, Any], bytes | None]:

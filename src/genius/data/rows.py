@@ -51,7 +51,10 @@ def item_of(
     cleaned = clean_text(text) if text else UserText("")
     vector = fields.get("vector")
     if isinstance(vector, str):  # a cell of a CSV
-        vector = json.loads(vector)
+        try:
+            vector = json.loads(vector)
+        except ValueError:
+            raise ValueError("the vector must be a list of numbers, as [0.1, 0.2]") from None
     if vector is not None:
         unit_vector(vector)
     elif not image and data is None and not cleaned.text and not options.partial:

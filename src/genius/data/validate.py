@@ -89,20 +89,27 @@ def valid_vector(vector: NDArray[Any], dim: int) -> NDArray[np.float16]:
 def unit_vector(vector: object, dim: int | None = None) -> NDArray[np.float32]:
     """`vector` scaled to unit length, (dim,), if it is so many finite numbers, not all of them 0."""
     try:
-        found = np.asarray(vector, dtype=np.float32)
+        with np.errstate(over="ignore"):
+            found = np.asarray(vector, dtype=np.float32)
     except (ValueError, TypeError, OverflowError):
-        raise BadInput("the vector must be a list of numbers") from None
-    if found.ndim != 1 or not len(found) or dim not in (None, len(found)):
-        width = f"{found.shape[0]}" if found.ndim == 1 else f"shape {found.shape}"
+        found = np.asarray(0, dtype=np.float32)
+    if not found.ndim:
+        raise BadInput("the vector must be a list of numbers")
+    if found.ndim > 1 or not found.size:
         raise BadInput(
-            f"the vector has {width} numbers where this index has {dim}: embed it with the model of the items"
+            f"the vector has the shape {found.shape}: give one list of numbers for each item or query"
+        )
+    if dim not in (None, len(found)):
+        raise BadInput(
+            f"the vector has {len(found)} numbers where this index has {dim}: embed it with the model of the "
+            "items"
         )
     with np.errstate(over="ignore", invalid="ignore"):
         length = np.linalg.norm(found.astype(np.float64))
     if not np.isfinite(length):
-        raise BadInput("the vector has NaN or infinite entries")
+        raise BadInput("the vector has NaN or infinite entries: embed it again, or leave it out")
     if length == 0:
-        raise BadInput("the vector is all zeros, which points nowhere")
+        raise BadInput("the vector is all zeros, which points nowhere: embed it again, or leave it out")
     return np.asarray(found / length, dtype=np.float32)
 
 

@@ -70,7 +70,9 @@ def _tensor(file: Path) -> NDArray[Any]:
             if name is None:
                 raise BadData(f"{printable(file)} has several tensors: call the one with the items `vectors`")
             return np.asarray(opened.get_tensor(name))
-    except (SafetensorError, TypeError) as error:  # TypeError: bfloat16, which NumPy has not
+    except SafetensorError as error:
+        raise ValueError(error) from None
+    except TypeError as error:  # bfloat16, which NumPy has not
         raise ValueError(f"{error}; save it as float32 or float16") from None
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from genius.encode.hub import find_folder
+from genius.encode.hub import CONFIGS, WEIGHTS, find_weights
 from genius.encode.pretrained import context_length, load_model, load_preprocess, load_tokenizer
 from genius.encode.towers import FeatureTowers
 
@@ -51,7 +51,7 @@ def load(source: str | Path | None, device: str = "cpu") -> BlipEncoder:
     """The BLIP in a folder, or under a hub id such as `Salesforce/blip-itm-base-coco`."""
     from transformers import BlipForImageTextRetrieval
 
-    folder = find_folder(source, EXAMPLE)
+    folder = find_weights(str(source or ""), EXAMPLE, (*CONFIGS, *WEIGHTS))
     model = load_model(BlipForImageTextRetrieval, folder)
     for part in model.vision_model.modules():
         if isinstance(part, nn.LayerNorm):

@@ -76,7 +76,8 @@ def load_config(folder: Path) -> Any:
 
     _refuse_no_config(folder)
     try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        with quiet():  # SigLIP's published configs leave token ids open, and the defaults do not fit
+            return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # unknown types, damaged json and wrong values raise different kinds
         reason = str(error).strip().split("\n")[0]
         raise ModelMismatch(

@@ -157,11 +157,11 @@ class IndexChanges(OpenIndex):
     ) -> FitResult:
         """Fit the codes to the items as they are now, from their stored vectors; no labels are needed.
 
-        `item_bytes` is how many bytes the codes of an item take (default: 15). `pairs` are queries with the
-        ids of items that they should find: (query, id) each, a JSONL file of them, or `captions`, the texts
-        of the collection's own pairs. They tune the codes and, with `decoder`, teach one; a held-out part of
-        them decides what is kept. All items get new codes in one transaction; searches go on meanwhile. A
-        decoder that the model had before is not used any more.
+        `item_bytes` is how many bytes the codes of an item take (default: as at the last fit, at first 15).
+        `pairs` are queries with the ids of items that they should find: (query, id) each, a JSONL file of
+        them, or `captions`, the texts of the collection's own pairs. They tune the codes and, with `decoder`,
+        teach one; a held-out part of them decides what is kept. All items get new codes in one transaction;
+        searches go on meanwhile. A decoder that the model had before is not used any more.
         """
         from genius.fitting.run import fit
 

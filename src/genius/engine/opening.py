@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 
 from genius.data.images import open_image
 from genius.data.validate import valid_id
-from genius.errors import BadImage, BadInput, IndexNotFound, ModelMismatch, ModelNotFound
+from genius.errors import (
+    BadImage,
+    BadInput,
+    IndexCorrupt,
+    IndexMismatch,
+    IndexNotFound,
+    ModelMismatch,
+    ModelNotFound,
+)
 from genius.fitting.due import FitState
 from genius.ingest.embedding import text_limit
 from genius.ingest.item import THUMBNAIL, thumbnail
@@ -24,6 +32,7 @@ from genius.query.words import WordSearch
 from genius.retrieval_model import RetrievalModel
 from genius.search.options import SearchOptions
 from genius.search.searcher import Searcher
+from genius.store.check import model_problem
 from genius.store.index import Index
 from genius.store.records import Record
 from genius.store.snapshot import Snapshot
@@ -195,12 +204,22 @@ class OpenIndex:
 
     def _current_model(self) -> LoadedModel:
         """The model of the index as its settings name it; another one after the codes were fitted anew."""
-        with self._loading:
+        while True:
             settings = self.index.settings
-            if self._loaded is None or self._loaded.model.fingerprint != settings["fingerprint"]:
-                self._use_model(self._load(self.index.model_source), settings)
-            assert self._loaded is not None
-            return self._loaded
+            try:
+                with self._loading:
+                    loaded = self._loaded
+                    if loaded is None or loaded.model.fingerprint != settings["fingerprint"]:
+                        loaded = self._use_model(self._load(self.index.model_source), settings)
+                    return loaded
+            except (ModelNotFound, ModelMismatch, IndexMismatch):
+                self.index.refresh()
+                if self.index.settings["fingerprint"] != settings["fingerprint"]:
+                    continue  # fitted several times since: that model is gone
+                problem = model_problem(self.index)
+                if problem is None:
+                    raise
+                raise IndexCorrupt(problem) from None
 
     def _load(self, source: str) -> RetrievalModel:
         """The model at `source`; after a fit, its encoder is the one in use."""
@@ -211,9 +230,10 @@ class OpenIndex:
             return Model.load(source, self._device, before.encoder)
         return load_model(source, self._device)
 
-    def _use_model(self, model: RetrievalModel, settings: Mapping[str, Any]) -> None:
+    def _use_model(self, model: RetrievalModel, settings: Mapping[str, Any]) -> LoadedModel:
         self.index.require_model(model.name, model.fingerprint, model.sizes, model.dim, settings)
         self._loaded = LoadedModel(model, self._device)
+        return self._loaded
 
     def _current(self) -> PoolView:
         """The committed state, searchable; its snapshot comes first, as a damaged cache needs the writer."""

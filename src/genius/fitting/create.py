@@ -7,9 +7,17 @@ from pathlib import Path
 from genius.encode.base import CountsTokens, load_encoder
 from genius.errors import BadInput, IndexMismatch
 from genius.files import make_folder
-from genius.fitting.folder import EXACT_SEARCH, FitRecord, fit_digest, fit_name, unfitted, write_fit
-from genius.model import model_fingerprint
-from genius.model_toml import read_model_toml
+from genius.fitting.folder import (
+    EXACT_SEARCH,
+    FitRecord,
+    encoder_of,
+    fit_digest,
+    fit_name,
+    unfitted,
+    write_fit,
+)
+from genius.model import MODELS, model_fingerprint
+from genius.model_toml import NAME as MODEL_TOML
 from genius.store.connection import INDEX_FILE
 from genius.store.index import Index
 
@@ -53,7 +61,7 @@ def create_index(
 
 def require_encoder(index: Index, encoder: str | Path) -> None:
     """Raise IndexMismatch unless the items of the index are embedded by this encoder."""
-    table = read_model_toml(Path(index.model_source))["encoder"] if index.settings.get("fit") else {}
+    table = encoder_of(index) or {}
     name = table.get("source") or table.get("model")
     if table.get("name") == VECTORS:
         name = VECTORS
@@ -74,6 +82,10 @@ def _identify(encoder: str | Path, dim: int | None) -> tuple[str, str]:
         return VECTORS, str(dim)
     if dim is not None:
         raise BadInput(f"dim is for vectors made elsewhere; {encoder} has a width of its own: leave it out")
+    if any((folder / MODEL_TOML).is_file() for folder in (MODELS / str(encoder), Path(encoder))):
+        raise BadInput(
+            f"{encoder} is a model with codes of its own, not an encoder alone: use --model {encoder}"
+        )
     from genius.encode.auto import identify
 
     return identify(encoder)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from genius.errors import ModelMismatch
 from genius.fitting.folder import QUANTIZER
 from genius.model_toml import read_model_toml
 from genius.store.index import Index
@@ -69,7 +70,10 @@ def fit_state(index: Index) -> FitState:
 def _encoder(index: Index) -> str | None:
     if not index.settings.get("fit"):
         return None
-    table = read_model_toml(Path(index.model_source)).get("encoder", {})
+    try:
+        table = read_model_toml(Path(index.model_source)).get("encoder", {})
+    except ModelMismatch:  # damaged: `check` says so
+        return None
     named = table.get("name") if table.get("name") == "vectors" else table.get("model") or table.get("source")
     return None if named is None else str(named)
 

@@ -19,13 +19,16 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from genius.errors import IndexCorrupt, ModelMismatch
 from genius.files import write_folder
-from genius.model_toml import write_model_toml
+from genius.model_toml import NAME as MODEL_TOML
+from genius.model_toml import read_model_toml, write_model_toml
 from genius.types import Modality
 
 if TYPE_CHECKING:
     from genius.decode.model import Decoder
     from genius.quantize.model import Quantizer
+    from genius.store.index import Index
 
 ALL = 2**31 - 1  # candidates: every one
 EXACT_SEARCH = {"method": "lookup", "leaves": ALL, "reranked": ALL}
@@ -84,6 +87,26 @@ def write_fit(
 def fit_digest(folder: Path) -> str:
     """What tells whether the codebooks of a fit are as they were written."""
     return blake2b((folder / QUANTIZER).read_bytes(), digest_size=16).hexdigest()
+
+
+def encoder_of(index: Index) -> dict[str, Any] | None:
+    """The table `encoder` that an earlier fit has written; None if there was none."""
+    fit = index.settings.get("fit")
+    if not fit:
+        return None
+    own = Path(index.model_source)
+    for folder in (
+        own,
+        *sorted(index.folder.glob("fit-*"), reverse=True),
+    ):  # the last fit but one is kept, too
+        with suppress(ModelMismatch):
+            table = read_model_toml(folder).get("encoder", {})
+            if table.get("fingerprint") == fit["encoder"]:
+                return table
+    raise IndexCorrupt(
+        f"{own / MODEL_TOML}, which names the encoder of this index, is damaged or gone: put it back from a "
+        "backup, or make a new index with `genius index PATH --to NEW_FOLDER --encoder NAME`"
+    )
 
 
 def unfitted(dim: int) -> Quantizer:

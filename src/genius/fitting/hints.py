@@ -109,12 +109,7 @@ def learn_from_pairs(
     `query_vectors` (queries, dim) those of queries, `positives` the rows of the items each should find.
     Raises BadInput when there are too few pairs to learn from and to decide by.
     """
-    count = sum(map(len, positives))
-    if count < MIN_PAIRS:
-        raise BadInput(
-            f"{count} labelled pairs are too few to learn from: collect at least {MIN_PAIRS}, "
-            "or fit without pairs"
-        )
+    require_pairs(positives)
     train, held_out = _split(item_vectors, item_modality, query_vectors, positives, options)
     trial = Trial(held_out, options.beam)
     before = trial.by_codes(quantizer)
@@ -140,6 +135,16 @@ def learn_from_pairs(
         train.queries, held_out.queries, rates, keep_tuned, learned is not None, tuple(reasons)
     )
     return HintResult(tuned if keep_tuned else None, learned, report)
+
+
+def require_pairs(positives: Sequence[Sequence[int]]) -> None:
+    """Raise BadInput when there are too few pairs to learn from."""
+    count = sum(map(len, positives))
+    if count < MIN_PAIRS:
+        raise BadInput(
+            f"{count} labelled pairs are too few to learn from: collect at least {MIN_PAIRS}, "
+            "or fit without pairs"
+        )
 
 
 class Found(NamedTuple):

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from genius.data.lines import json_object, numbered_lines
 from genius.data.report import Report, printable
+from genius.data.validate import unit_vector, valid_id
 from genius.errors import BadInput
 from genius.query.embedding import embed
-from genius.query.subqueries import subqueries
+from genius.query.subqueries import Subquery, subqueries
 from genius.store.records import MODALITIES
 from genius.types import Modality, Query
 
@@ -36,7 +37,10 @@ class EmbeddedPairs(NamedTuple):
 
 
 def read_pairs(source: str | Path, index: Index, report: Report) -> Iterator[tuple[Query, str]]:
-    """The pairs in a file, one JSON object of `query`, `image` (or both) and `id` a line; or `captions`."""
+    """The pairs in a file, or `captions`.
+
+    A line is a JSON object of `id` and `query`, `image`, both of them or `vector`; a query is called by it.
+    """
     if str(source) == CAPTIONS:
         yield from _captions(index)
         return
@@ -48,27 +52,28 @@ def read_pairs(source: str | Path, index: Index, report: Report) -> Iterator[tup
         )
     for number, line in numbered_lines(file):
         try:
-            yield _pair(json_object(line), file.parent)
+            yield _pair(json_object(line), file.parent, f"{file}:{number}")
         except (ValueError, BadInput) as error:
             report.skip(f"{file}:{number}", error)
 
 
 def embed_pairs(index: Index, model: RetrievalModel, pairs: LabelledPairs, report: Report) -> EmbeddedPairs:
-    """The pairs whose item is in the index, with their queries embedded."""
+    """The pairs whose item is in the index and whose query can be read, with their queries embedded."""
     vectors: list[NDArray[np.float32]] = []
     rows: list[list[int]] = []
     rest = iter(pairs)
     while batch := list(islice(rest, BATCH)):
-        found = []
-        for query, id in batch:
-            stored = index.truth.record(id)
-            if stored is None:
-                report.skip(str(id), "no item has this id")
+        found: list[Subquery] = []
+        for given, id in batch:
+            query = Query.of(given)
+            try:
+                row, one = _read(index, query, id, model.dim)
+            except BadInput as error:
+                report.skip(query.id or id, error)
             else:
-                found.append((Query.of(query), *stored))
-        split = [subqueries(query, [record.modality])[0] for query, _, record in found]
-        vectors += [one.phi for one in embed(model, split)]
-        rows += [[row] for _, row, _ in found]
+                found.append(one)
+                rows.append([row])
+        vectors += [one.phi for one in embed(model, found)]
     width = (0, model.dim)
     return EmbeddedPairs(np.stack(vectors) if vectors else np.zeros(width, np.float32), rows)
 
@@ -88,15 +93,27 @@ class StoredVectors:
         return self._index.truth.vectors(self._rows[places], self._index.dim)
 
 
-def _pair(fields: dict[str, Any], folder: Path) -> tuple[Query, str]:
-    id, text, image = fields.get("id"), fields.get("query"), fields.get("image")
+def _read(index: Index, query: Query, id: str, dim: int) -> tuple[int, Subquery]:
+    """The row of an item, and the query that asks for it, ready to be embedded."""
+    stored = index.truth.record(valid_id(id))
+    if stored is None:
+        raise BadInput(f"no item is called {id}")
+    row, record = stored
+    one = subqueries(query, [record.modality])[0]
+    if one.vector is not None:
+        unit_vector(one.vector, dim)
+    return row, one
+
+
+def _pair(fields: dict[str, Any], folder: Path, name: str) -> tuple[Query, str]:
+    id, text, image, vector = (fields.get(part) for part in ("id", "query", "image", "vector"))
     if isinstance(id, int):
         id = str(id)
     if not isinstance(id, str) or not all(part is None or isinstance(part, str) for part in (text, image)):
         raise ValueError("`query`, `image` and `id` must be texts")
-    if not text and not image:
-        raise ValueError("neither query nor image")
-    return Query(text=text or None, image=folder / image if image else None), id
+    if not text and not image and vector is None:
+        raise ValueError("neither query, image nor vector")
+    return Query(text=text or None, image=folder / image if image else None, vector=vector, id=name), id
 
 
 def _captions(index: Index) -> Iterator[tuple[Query, str]]:

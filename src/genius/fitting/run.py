@@ -20,14 +20,14 @@ from genius.fitting.folder import (
     GENERATED_SEARCH,
     FitRecord,
     delete_older,
+    encoder_of,
     fit_digest,
     fit_name,
     write_fit,
 )
-from genius.fitting.hints import HintOptions, HintReport, HintResult, learn_from_pairs
+from genius.fitting.hints import HintOptions, HintReport, HintResult, learn_from_pairs, require_pairs
 from genius.fitting.pairs import EmbeddedPairs, LabelledPairs, StoredVectors, embed_pairs, read_pairs
 from genius.model import Model, model_fingerprint
-from genius.model_toml import read_model_toml
 from genius.quantize.fit import FitOptions, bytes_of, fit_quantizer, sample_rows
 from genius.store.index import Index
 from genius.store.recoding import recode, require_vectors
@@ -66,6 +66,8 @@ def fit(
     require_vectors(index)
     if decoder and pairs is None:
         raise BadInput("a decoder learns from labelled pairs: give some (--pairs FILE, or --pairs captions)")
+    if item_bytes is None and (index.settings.get("fit") or {}).get("number"):
+        item_bytes = index.levels - 1  # as at the last fit: a code a byte, and the modality
     options = FitOptions(seed=seed) if item_bytes is None else FitOptions(item_bytes, seed=seed)
     encoder = encoder_of(index)
     if encoder is None:
@@ -100,6 +102,8 @@ def fit_index(
     rows, modality = _rows(index)
     if not len(rows):
         raise BadInput(f"{index.folder} is empty, so there is nothing to fit codes to: add items first")
+    if pairs is not None:
+        require_pairs(pairs.rows)  # before minutes of learning
     assert index.dim is not None
     chosen = sample_rows(len(rows), options).numpy()
     tell("learning codes from items", len(chosen))
@@ -191,13 +195,6 @@ def made_by(index: Index) -> str:
     """Fingerprint of the model whose codes the index had before its first fit; "" if it had none."""
     fit = index.settings.get("fit")
     return str(fit["made_by"] if fit else index.settings["fingerprint"])
-
-
-def encoder_of(index: Index) -> dict[str, Any] | None:
-    """The table `encoder` that an earlier fit has written; None if there was none."""
-    if not index.settings.get("fit"):
-        return None
-    return read_model_toml(Path(index.model_source))["encoder"]
 
 
 def encoder_table(model: Model) -> dict[str, Any]:

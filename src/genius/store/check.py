@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from genius.errors import IndexCorrupt
+from genius.errors import IndexCorrupt, ModelMismatch
+from genius.model_toml import read_model_toml
 from genius.store import generations
 from genius.store.building import LAYOUT
 from genius.store.connection import INDEX_FILE
@@ -40,7 +41,7 @@ def check(folder: Path) -> CheckReport:
     try:
         with Index.open(folder) as index:
             findings.truth.extend(_truth_problems(index, findings))
-            findings.model.extend(_model_problems(index))
+            findings.model.extend(filter(None, [model_problem(index)]))
             if not findings.truth:
                 findings.cache.extend(_cache_problems(index))
                 if not index.truth.words_agree():
@@ -84,20 +85,23 @@ def _truth_problems(index: Index, findings: CheckReport) -> Iterator[str]:
         yield f"{file}: the count of items does not match the rows up to the last one"
 
 
-def _model_problems(index: Index) -> Iterator[str]:
+def model_problem(index: Index) -> str | None:
+    """What is wrong with the model that was fitted to the items, and the cure; None if nothing is."""
     fit = index.settings.get("fit")
-    if fit and _digest(Path(index.model_source) / "quantizer.safetensors") != fit["digest"]:
-        yield (
-            f"{index.model_source}: the codebooks are damaged or gone, though no item is: "
-            f"`genius fit --in {index.folder}` makes new ones"
-        )
-
-
-def _digest(file: Path) -> str:
+    if not fit:
+        return None
+    folder = Path(index.model_source)
     try:
-        return blake2b(file.read_bytes(), digest_size=16).hexdigest()
-    except OSError:
-        return ""
+        named = read_model_toml(folder).get("encoder", {}).get("fingerprint") == fit["encoder"]
+        whole = blake2b((folder / "quantizer.safetensors").read_bytes(), digest_size=16).hexdigest()
+    except (OSError, ModelMismatch):
+        named, whole = False, ""
+    if named and whole == fit["digest"]:
+        return None
+    return (
+        f"{folder}: the codebooks are damaged or gone, though no item is: "
+        f"`genius fit --in {index.folder}` makes new ones"
+    )
 
 
 def _cache_problems(index: Index) -> Iterator[str]:
