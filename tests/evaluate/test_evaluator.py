@@ -155,6 +155,7 @@ def test_answers_are_found_anew_when_the_code_that_finds_them_changes():
     assert all((folder / part).exists() for part in (*VECTOR_SOURCES, *CODE_SOURCES, *SEARCH_SOURCES))
     assert source_hash("search") != source_hash("decode")
     assert source_hash() != source_hash(*SEARCH_SOURCES)
+    assert source_hash("search/kernel/rank.c") != source_hash("search/kernel/kernel.h") != source_hash("none")
 
 
 def test_runs_are_written_and_ir_measures_agrees(colours, tiny_model, tmp_path):

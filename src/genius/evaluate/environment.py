@@ -60,7 +60,7 @@ def source_hash(*parts: str) -> str:
     """A hash of this package's own files, or of those under `parts` only (folders and files of it)."""
     folder = Path(__file__).resolve().parents[1]
     state = hashlib.blake2b(digest_size=8)
-    for file in sorted(folder.rglob("*.py")):
+    for file in sorted(file for kind in ("py", "c", "h") for file in folder.rglob(f"*.{kind}")):
         name = file.relative_to(folder).as_posix()
         if not parts or any(name == part or name.startswith(f"{part}/") for part in parts):
             state.update(name.encode() + b"\0" + file.read_bytes())
