@@ -47,7 +47,7 @@ console = Console(stderr=True)
 
 def train_stages(recipe: Recipe, stage: str, folder: Path) -> None:
     """Train `stage` of `recipe`, or `all` that it describes; the model is `folder`/model."""
-    stages = _stages_to_train(recipe, stage)
+    stages = stages_to_train(recipe, stage)
     _require_splits(recipe)
     model = folder / "model"
     with distributed.process_group(recipe.device) as device:
@@ -69,7 +69,7 @@ def train_stages(recipe: Recipe, stage: str, folder: Path) -> None:
             console.print(f"written to {model}: {', '.join(stages)}", highlight=False)
 
 
-def _stages_to_train(recipe: Recipe, stage: str) -> list[str]:
+def stages_to_train(recipe: Recipe, stage: str) -> list[str]:
     """The stages to train; one that the recipe does not describe is refused before any work."""
     if recipe.encoder.name not in ENCODERS:
         raise BadInput(
@@ -151,7 +151,7 @@ def _encoder(recipe: Recipe, folder: Path, device: torch.device) -> None:
     )
     teacher, texts = None, None
     if recipe.distillation is not None:
-        assert isinstance(encoder, mini.MiniEncoder)  # `_stages_to_train` refuses others
+        assert isinstance(encoder, mini.MiniEncoder)  # `stages_to_train` refuses others
         balance = 1.0 if table is None else table.balance
         distilled = distil_mini(
             encoder, recipe.distillation, splits, images,
