@@ -135,6 +135,8 @@ def test_runs_go_out_and_come_back_with_the_same_figures(genius, tmp_path):
         assert a["system"] == b["system"] == "exact"
         assert a["hit@5"] == b["hit@5"]
         assert a["ndcg@10"] == pytest.approx(b["ndcg@10"])
+    table = genius("--score", files[0], "--format", "markdown").stdout
+    assert "| bytes per item | measured | – |" in table  # a run file does not say what its system stores
 
 
 def test_a_run_of_another_dataset_is_refused_and_a_partial_one_reported(genius, tmp_path):

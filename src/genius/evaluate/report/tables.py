@@ -118,7 +118,8 @@ def results_table(
     if paper:
         averages = [published(column.average or column.mean()) for column in paper]
         lines.append(["mean", "all 16 rows of the paper", *[""] * len(systems), *averages])
-    sizes = [f"{results['mean'][system]['bytes_per_item']:,.1f}" for system in systems]
+    sizes = [results["mean"][system]["bytes_per_item"] for system in systems]
+    sizes = [f"{size:,.1f}" if size else UNPUBLISHED for size in sizes]  # of a run file nothing is known
     lines.append(["bytes per item", "measured", *sizes, *[""] * len(paper)])
     header = ["task", "row", *systems, *(f"{column.name} (paper)" for column in paper)]
     title = f"{results['setting'].capitalize()} pool, {results['split']} split, %"
