@@ -99,6 +99,19 @@ def test_from_published_files_to_a_search(
     with Engine.open(tmp_path / "index") as engine:
         assert len(engine) == 5
 
+    names = [f"{number}.png" for number in range(5)]
+    for file, records in {
+        "queries.jsonl": [{"_id": f"q{name}", "text": "a red dog"} for name in names],
+        "items.jsonl": [{"_id": name, "image": name} for name in names],
+    }.items():
+        (pictures / file).write_text("".join(json.dumps(record) + "\n" for record in records))
+    (pictures / "qrels.tsv").write_text("".join(f"q{name}\t{name}\t1\n" for name in names))
+    wanted = ("--model", model, "--systems", "genius,lookup+codes", "--format", "json")
+    done = genius("eval", "--data", pictures, *wanted, "--cache", tmp_path / "cache", "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    rows = json.loads(done.stdout)["rows"]
+    assert {row["system"]: row["hit@5"] for row in rows} == {"genius": 1.0, "lookup+codes": 1.0}  # all five
+
 
 def test_parts_that_do_not_fit_leave_nothing_behind(
     published: dict[str, Path], clip_folder: Path, tmp_path: Path
