@@ -108,6 +108,23 @@ def test_another_encoder_is_not_taken_for_the_old_one(
     assert table == {"name": "clip", "source": str(clip_folder.resolve())}  # named, not copied
 
 
+@pytest.mark.parametrize(
+    ("stage", "change", "other"),
+    [
+        ("quantizer", {"data.default_instructions": "false"}, "data"),  # as many queries and items
+        ("decoder", {"data.default_instructions": "false"}, "data"),
+        ("decoder", {"decoder_training.row_scale": 2.1}, "row_scale"),
+    ],
+)
+def test_a_stage_is_not_resumed_with_other_texts_or_first_weights(
+    run_folder: Path, settings, tmp_path: Path, stage: str, change: dict[str, Any], other: str
+) -> None:
+    for name in ("model", stage):
+        shutil.copytree(run_folder / name, tmp_path / name)
+    with pytest.raises(BadInput, match=f"belongs to a run with another {other}"):
+        train_stages(recipe({**settings, **change}), stage, tmp_path)
+
+
 def test_two_processes_make_one_model(settings: dict[str, Any], tmp_path: Path) -> None:
     """Every process needs what another has written: nobody runs ahead, nothing is written twice."""
     few = {f"{name}_training.optimiser.steps": 2 for name in ("encoder", "quantizer", "decoder")}

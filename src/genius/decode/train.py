@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,12 +57,14 @@ def train_decoder(
     seed: int,
     validation: DecoderValidation = DecoderValidation(),  # noqa: B008 (frozen)
     resident_bytes: int = 16 << 30,
+    notes: Mapping[str, Any] | None = None,
     show: bool = True,
 ) -> TrainingResult:
     """Train `decoder` on `train`; it ends with the weights that had the best val hit@5.
 
     All modules and pairs are on one device. `folder` gets checkpoint, log and best weights; a run found there
-    is resumed. Query vectors are kept if they need no more than `resident_bytes`, else fused in every step.
+    is resumed, or refused if its `notes` (plain values that say where vectors and first weights come from)
+    were others. Query vectors are kept if they need no more than `resident_bytes`, else fused in every step.
     """
     if tuple(quantizer.sizes) != decoder.shape.sizes or quantizer.dim != decoder.shape.dim:
         raise BadInput(
@@ -114,6 +117,7 @@ def train_decoder(
             "shape": asdict(decoder.shape),
             "quantizer": fingerprint_tensors(quantizer.state_dict(), [repr(quantizer.shape())]),
             "data": [train.queries, train.items],
+            **(notes or {}),
         },
         show=show,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -58,12 +58,14 @@ def train_stages(recipe: Recipe, stage: str, folder: Path) -> None:
         distributed.barrier()
         if stages != ["encoder"]:
             encoder = _load_encoder(model, device)
-            train, val = (_pairs(recipe, encoder, split, folder, device) for split in ("train", "val"))
+            train, digest = _pairs(recipe, encoder, "train", folder, device)
+            val, _ = _pairs(recipe, encoder, "val", folder, device)
+            inputs = {"encoder": encoder.fingerprint, "data": digest}
             if "quantizer" in stages:
-                _quantizer(recipe, folder, train, val, encoder.fingerprint)
+                _quantizer(recipe, folder, train, val, inputs)
                 distributed.barrier()
             if "decoder" in stages:
-                _decoder(recipe, folder, train, val)
+                _decoder(recipe, folder, train, val, inputs)
                 distributed.barrier()
         if distributed.is_main():
             console.print(f"written to {model}: {', '.join(stages)}", highlight=False)
@@ -211,14 +213,16 @@ def _load_encoder(model: Path, device: torch.device) -> Encoder:
     return encoder
 
 
-def _pairs(recipe: Recipe, encoder: Encoder, split: str, folder: Path, device: torch.device) -> Pairs:
-    """Queries and items of a split with their vectors, on the device."""
+def _pairs(
+    recipe: Recipe, encoder: Encoder, split: str, folder: Path, device: torch.device
+) -> tuple[Pairs, str]:
+    """Queries and items of a split with their vectors, on the device, and the digest of the data."""
     data, report = _data(recipe, split), Report()
     kept = Path(recipe.data.features) if recipe.data.features else folder / "vectors"
     images, texts = encode_set(encoder, data, kept, report)
     _print_report(report)
     data = _without_unreadable(split, data, np.flatnonzero(~images.any(axis=1)).tolist())
-    return pairs_of(data, images, texts).to(device)
+    return pairs_of(data, images, texts).to(device), data.digest
 
 
 def _without_unreadable(split: str, data: TrainingSet, rows: Sequence[int]) -> TrainingSet:
@@ -241,8 +245,8 @@ def _print_report(report: Report) -> None:
         console.print(line, markup=False, highlight=False)
 
 
-def _quantizer(recipe: Recipe, folder: Path, train: Pairs, val: Pairs, encoder: str) -> None:
-    """Stage 1 into `folder`/model; `encoder` is the fingerprint of the one that made the vectors."""
+def _quantizer(recipe: Recipe, folder: Path, train: Pairs, val: Pairs, inputs: Mapping[str, str]) -> None:
+    """Stage 1 into `folder`/model; `inputs` say what the vectors are of and which encoder made them."""
     shape, table = recipe.quantizer, recipe.quantizer_training
     assert table is not None
     torch.manual_seed(recipe.seed)
@@ -258,7 +262,7 @@ def _quantizer(recipe: Recipe, folder: Path, train: Pairs, val: Pairs, encoder: 
         folder=folder / "quantizer", seed=recipe.seed, kmeans_sample=table.kmeans_sample,
         refine_rounds=table.refine_rounds, least_purity=table.least_purity,
         tuning=table.tuning,
-        notes={"encoder": encoder, "data": [train.queries, train.items], "balance": table.balance},
+        notes={**inputs, "balance": table.balance},
     )  # fmt: skip
     if distributed.is_main():
         console.print(trained.health.table())
@@ -266,8 +270,8 @@ def _quantizer(recipe: Recipe, folder: Path, train: Pairs, val: Pairs, encoder: 
         set_table(folder / "model", "quantizer", save_quantizer(quantizer, folder / "model"))
 
 
-def _decoder(recipe: Recipe, folder: Path, train: Pairs, val: Pairs) -> None:
-    """Stage 2 into `folder`/model, on the quantizer found there."""
+def _decoder(recipe: Recipe, folder: Path, train: Pairs, val: Pairs, inputs: Mapping[str, str]) -> None:
+    """Stage 2 into `folder`/model, on the quantizer found there; `inputs` as in stage 1."""
     shape, table, model = recipe.decoder, recipe.decoder_training, folder / "model"
     assert table is not None
     described = read_model_toml(model).get("quantizer")
@@ -291,7 +295,7 @@ def _decoder(recipe: Recipe, folder: Path, train: Pairs, val: Pairs) -> None:
     train_decoder(
         decoder.to(train.device), quantizer, train, val,
         _scaled(table.optimiser, train, "decoder"), objective,
-        folder=folder / "decoder", seed=recipe.seed,
+        folder=folder / "decoder", seed=recipe.seed, notes={**inputs, "row_scale": table.row_scale},
     )  # fmt: skip
     if distributed.is_main():
         set_table(model, "decoder", save_decoder(decoder, model))
