@@ -6,10 +6,12 @@ import json
 import re
 import time
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from genius.cli import app
@@ -282,3 +284,28 @@ def test_report_writes_pages_from_numbers_and_again_without_data(run, tmp_path):
     assert "pq: mean of 2 seeds, standard deviation" in text
     assert "# Hit rate, time and bytes by pool size on NVIDIA H200" in Path(written[-1]).read_text()
     assert json.loads((numbers / "results-local.json").read_text())["mean"]["pq"]["seeds"]
+
+
+def test_report_reads_what_processes_of_one_thread_have_searched(run, tmp_path, monkeypatch):
+    """Answers are cached by the number of threads; times are measured with all of them."""
+    before, seen = torch.get_num_threads(), []
+    monkeypatch.setattr("genius.evaluate.run.search_in_parallel", lambda *_: seen.append("processes"))
+    for where, name in (
+        ("genius.evaluate.run", "evaluate"),
+        ("genius.evaluate.frontier", "measure_frontier"),
+    ):
+        real = getattr(import_module(where), name)
+
+        def noted(*arguments, real=real, name=name):
+            seen.append((name, torch.get_num_threads()))
+            return real(*arguments)
+
+        monkeypatch.setattr(f"{where}.{name}", noted)
+    torch.set_num_threads(2)
+    try:
+        where = ("--numbers", str(tmp_path / "numbers"), "--to", str(tmp_path / "docs"))
+        run("report", *where, "--systems", "lookup+codes", "--processes", "2", "--limit", "2")
+    finally:
+        torch.set_num_threads(before)
+    first, second = [("evaluate", 2)] * 2, [("evaluate", 1)] * 2
+    assert seen == [*first, "processes", *second, ("measure_frontier", 2)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -134,7 +135,7 @@ def report(
             own |= {"cache": workspace.cache, "train-limit": train_limit, "train-steps": train_steps}
             arguments = [word for key, value in own.items() for word in (f"--{key}", str(value))]
             run.search_in_parallel(f"exact,{systems}", both, arguments, processes, log)
-        _measure(dataset, name, loaded, options, both, workspace, numbers)
+        _measure(dataset, name, loaded, options, both, workspace, numbers, processes > 1)
     _write_pages(numbers, to)
 
 
@@ -146,8 +147,12 @@ def _measure(
     settings: list[EvalOptions],
     workspace: Workspace,
     numbers: Path,
+    searched: bool,
 ) -> None:
-    """Evaluate all settings and measure the frontier; write their JSON files."""
+    """Evaluate all settings and measure the frontier; write their JSON files.
+
+    `searched`: processes of one thread have searched already, and their answers are read.
+    """
     from genius.evaluate import run
     from genius.evaluate.frontier import measure_frontier
     from genius.evaluate.provenance import commit
@@ -156,10 +161,13 @@ def _measure(
     at = commit()
     systems = f"exact,{frontier.systems}"
     with progress() as show:
-        results = {
-            each.setting: run.evaluate(dataset, name, model, systems, each, workspace, log, show).as_json()
-            for each in settings
-        }
+        with run.one_thread() if searched else nullcontext():
+            results = {
+                each.setting: run.evaluate(
+                    dataset, name, model, systems, each, workspace, log, show
+                ).as_json()
+                for each in settings
+            }
         found = measure_frontier(dataset, name, model, model.name, frontier, workspace, log, show)
     for setting, result in results.items():
         save_result(numbers / f"results-{setting}.json", result, at)

@@ -9,17 +9,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from genius.data.base import Dataset, Row
 from genius.encode.base import load_encoder
-from genius.errors import BadInput
+from genius.errors import BadInput, MissingExtra
 from genius.evaluate.baselines.exact import Exact
-from genius.evaluate.baselines.faiss import Score
+from genius.evaluate.baselines.faiss import Score, load_faiss
 from genius.evaluate.cache import Progress
 from genius.evaluate.embeddings import EncoderOnly
 from genius.evaluate.evaluator import Evaluator
@@ -176,7 +177,8 @@ def search_in_parallel(
 ) -> None:
     """Fill the cache of answers by several processes of `genius eval` with these arguments.
 
-    Embeddings and codes have to be cached already. What a failed process leaves open is searched later.
+    Embeddings and codes have to be cached already. The answers are those of `one_thread`. What a failed
+    process leaves open is searched later.
     """
 
     def search(job: tuple[str, Sequence[EvalOptions]]) -> None:
@@ -192,6 +194,25 @@ def search_in_parallel(
 
     with ThreadPoolExecutor(processes) as pool:
         list(pool.map(search, parallel_jobs(systems, settings)))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """In it torch and FAISS compute with one thread each: answers are cached by the number of threads."""
+    import torch
+
+    numbers = [(torch.get_num_threads, torch.set_num_threads)]
+    with suppress(MissingExtra):
+        faiss = load_faiss()
+        numbers.append((faiss.omp_get_max_threads, faiss.omp_set_num_threads))
+    before = [get() for get, _ in numbers]
+    try:
+        for _, change in numbers:
+            change(1)
+        yield
+    finally:
+        for (_, change), number in zip(numbers, before, strict=True):
+            change(number)
 
 
 def score_runs(dataset: Dataset, files: Sequence[Path], *, setting: str, split: str, data: str) -> Results:
