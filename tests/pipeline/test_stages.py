@@ -321,6 +321,41 @@ def test_mini_is_distilled_and_trained_by_recipe(tiny, settings, monkeypatch, tm
     assert MiniEncoder.open(tmp_path / "model").encode_texts(["Red."]).shape == (1, 512)
 
 
+def test_a_process_that_does_not_validate_embeds_nothing_of_val(
+    tiny, settings, monkeypatch, tmp_path
+) -> None:
+    from genius.encode.images import ImageTable
+    from genius.encode.mini import distill
+    from genius.pipeline import encoder as stage
+
+    class Teacher(torch.nn.Module):
+        def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+            return pixels.float().mean(dim=(2, 3)) @ torch.ones(3, 512)
+
+    class Val:
+        def __len__(self) -> int:
+            return 30
+
+        def __getitem__(self, rows: torch.Tensor) -> torch.Tensor:
+            pytest.fail("another process validates")
+
+    tiny["shrink_mini"](monkeypatch)
+    monkeypatch.setattr(stage, "clip_weights", lambda _: {})
+    monkeypatch.setattr(stage, "ClipTeacher", lambda _: Teacher())
+    for name in ("align_text", "distil_images"):  # of which validation is a part, in process 0
+        monkeypatch.setattr(distill, name, lambda *_, **__: None)
+    table = recipe({"data.root": settings["data.root"]}, "mini-encoder-gpu.toml").distillation
+    data = open_dataset("mbeir", settings["data.root"])
+    splits = stage.Splits(*(read_training_set(data, split) for split in ("train", "val")))
+    encoder, device = tiny["start_mini"](), torch.device("cpu")
+    train: Any = ImageTable(splits.train.images, encoder, device, resident=True)
+    val: Any = Val()
+    stage.distil_mini(
+        encoder, table, splits, stage.SplitImages(train, val),
+        balance=1.0, folder=tmp_path, seed=0, device=device,
+    )  # fmt: skip
+
+
 # --- model.toml ------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -127,7 +128,10 @@ def distil_mini(
     clip_train = in_chunks(lambda rows: teacher.embed(images.train[rows]), len(images.train), device)
     teacher.mean = clip_train[readable].mean(dim=0)
     clip_train = teacher.centred(clip_train)
-    clip_val = in_chunks(lambda rows: teacher(images.val[rows]), len(images.val), device)
+
+    @cache  # val is looked at by the process that validates, and by no other
+    def clip_val() -> Tensor:
+        return in_chunks(lambda rows: teacher(images.val[rows]), len(images.val), device)
 
     aligned = distill.Aligned(encoder.module.text).to(device)
     texts = SplitTexts.of(encoder, splits, device)
@@ -136,7 +140,7 @@ def distil_mini(
         return fuse_towers(
             image_rows,
             text_rows,
-            lambda rows: aligned.map(clip_val[rows]),
+            lambda rows: aligned.map(clip_val()[rows]),
             lambda rows: encoder.text_vectors(texts.val[rows]),
         )
 
@@ -147,14 +151,17 @@ def distil_mini(
     )  # fmt: skip
 
     aligned.eval().requires_grad_(False)
-    val_texts = in_chunks(lambda rows: encoder.text_vectors(texts.val[rows]), len(splits.val.texts), device)
+
+    @cache
+    def val_texts() -> Tensor:
+        return in_chunks(lambda rows: encoder.text_vectors(texts.val[rows]), len(splits.val.texts), device)
 
     def embed_by_student(image_rows: Tensor, text_rows: Tensor) -> Tensor:
         return fuse_towers(
             image_rows,
             text_rows,
             lambda rows: aligned.map(encoder.image_vectors(images.val[rows]).float()),
-            lambda rows: val_texts[rows],
+            lambda rows: val_texts()[rows],
         )
 
     distill.distil_images(
