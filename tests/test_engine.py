@@ -562,3 +562,18 @@ def test_searching_goes_on_while_items_come_and_go(engine, pictures, fake):
     for thread in threads:
         thread.join()
     assert not errors
+
+
+def test_a_closed_engine_says_so(engine, pictures):
+    engine.add(images(pictures))
+    engine.close()
+    engine.close()
+    uses = (
+        lambda: engine.search("red"),
+        lambda: len(engine),
+        lambda: engine.add([Item("a", text="a")]),
+        lambda: engine.remove("red"),
+    )
+    for use in uses:
+        with pytest.raises(BadInput, match="was closed: open it again"):
+            use()
