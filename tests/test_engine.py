@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from genius import Hit, Item, Modality, Query
+from genius import Client, Hit, Item, Modality, Query
 from genius.confidence import Calibration, ConfidenceWeights
 from genius.engine import Engine
 from genius.errors import BadImage, BadInput, IndexMismatch
@@ -577,3 +577,10 @@ def test_a_closed_engine_says_so(engine, pictures):
     for use in uses:
         with pytest.raises(BadInput, match="was closed: open it again"):
             use()
+
+
+@pytest.mark.parametrize("files", ["pictures", Path("pictures"), b"pictures"])
+def test_files_are_not_added_letter_by_letter(engine, files):
+    for method in (engine.add, engine.update, Client().add, Client().update):
+        with pytest.raises(BadInput, match="add_from reads files"):
+            method(files)

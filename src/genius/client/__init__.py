@@ -25,7 +25,7 @@ from genius.client.values import (
     without_none,
 )
 from genius.errors import BadInput, MissingImage
-from genius.ingest.result import WITHOUT_IMAGE, AddResult
+from genius.ingest.result import WITHOUT_IMAGE, AddResult, require_items
 from genius.types import Hit, Item, Modality, Query
 
 AT_ONCE = 16  # searches under way at a time, which the server answers together
@@ -191,8 +191,7 @@ class Client(Connection):
 
     def add(self, items: Iterable[Item]) -> AddResult:
         """Add or update items by id; files are read here and sent, bad items are skipped and named."""
-        if isinstance(items, Item):
-            raise BadInput("add takes several items: call add([item]) for one")
+        require_items(items, "add")
         total = AddResult()
         for batch in batches(items):
             ready = []
@@ -232,8 +231,7 @@ class Client(Connection):
 
     def update(self, changes: Iterable[Item]) -> AddResult:
         """Change stored items in part: what a change does not name stays, as for `Engine.update`."""
-        if isinstance(changes, Item):
-            raise BadInput("update takes several changes: call update([item]) for one")
+        require_items(changes, "update")
         total = AddResult()
         for change in changes:
             try:

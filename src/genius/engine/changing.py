@@ -11,7 +11,7 @@ from genius.data.report import Report
 from genius.data.rows import TableOptions
 from genius.errors import BadInput
 from genius.ingest.add import add_items
-from genius.ingest.result import AddResult
+from genius.ingest.result import AddResult, require_items
 from genius.ingest.source import ItemSource, noting_ids
 from genius.ingest.update import update_items
 from genius.types import Item
@@ -47,8 +47,7 @@ class IndexChanges(OpenIndex):
         """
         if fit not in ("auto", "never"):
             raise BadInput(f"fit {fit!r}: use auto or never")
-        if isinstance(items, Item):
-            raise BadInput("add takes several items: call add([item]) for one")
+        require_items(items, "add")
         with self.index.writing():
             self.index.refresh()  # a locked or read-only index is refused before the model is loaded
         model = self.model  # and the model is loaded before writing begins
@@ -82,8 +81,7 @@ class IndexChanges(OpenIndex):
         """Change stored items in part: an image or a text that is None stays, and so do entries of `meta`
         that are not named; a value of None removes one. Unknown ids are skipped and named in the report.
         """
-        if isinstance(changes, Item):
-            raise BadInput("update takes several changes: call update([item]) for one")
+        require_items(changes, "update")
         with self.index.writing():
             self.index.refresh()
             updated = update_items(self.index, lambda: self.model, changes, report=report, progress=progress)
