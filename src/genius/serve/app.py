@@ -34,6 +34,12 @@ STATUS: tuple[tuple[type[GeniusError], int], ...] = (
     (GeniusError, 503),  # a damaged or strange index: its owner has to act, the asker cannot
 )
 
+ROUTES = "/openapi.json describes all routes"
+NO_ROUTE = {  # what Starlette says, and what helps
+    (404, "Not Found"): f"no such route: {ROUTES}",
+    (405, "Method Not Allowed"): f"this route has no such method: {ROUTES}",
+}
+
 
 def create_app(
     engine: Engine,
@@ -135,7 +141,8 @@ def _add_errors(app: FastAPI) -> None:
 
     async def http(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return JSONResponse({"detail": str(error.detail)}, error.status_code, error.headers)
+        detail = NO_ROUTE.get((error.status_code, str(error.detail)), str(error.detail))
+        return JSONResponse({"detail": detail}, error.status_code, error.headers)
 
     async def invalid(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)

@@ -46,6 +46,7 @@ from genius.serve.schemas import (
 from genius.types import Hit
 
 M = TypeVar("M", bound=BaseModel)
+SEND = "send JSON with `content-type: application/json`, or a form with `content-type: multipart/form-data`"
 SHOWN_LIMITS = ("beam", "hits", "depth", "items", "body", "pixels")
 TAGS = {400: "not HTTP as it should be", 401: "key missing or wrong", 403: "asked by another site's page"}
 TAGS |= {408: "sent too slowly", 413: "too large", 422: "cannot be used", 429: "too many", 503: "busy"}
@@ -318,6 +319,8 @@ async def _form(request: Request) -> dict[str, Any]:
 def _complaint(error: dict[str, Any], kind: type[BaseModel]) -> str:
     place = ".".join(str(part) for part in error["loc"])
     what = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "json_invalid":
+        what = f"{what}: {SEND}"
     if error["type"] == "extra_forbidden":
         what = _no_such_field(error["loc"], kind)
     return printable(f"{place}: {what}" if place else what)
