@@ -584,3 +584,9 @@ def test_files_are_not_added_letter_by_letter(engine, files):
     for method in (engine.add, engine.update, Client().add, Client().update):
         with pytest.raises(BadInput, match="add_from reads files"):
             method(files)
+
+
+def test_a_reason_does_not_name_the_file_twice(engine, tmp_path):
+    (tmp_path / "empty.png").touch()
+    ((name, reason),) = engine.add_from(tmp_path / "empty.png").skipped
+    assert (name, reason) == ("empty.png", "the file is empty")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from genius.data.exif import FACTS, photo_facts
-from genius.data.images import MAX_BYTES, open_image
+from genius.data.images import open_image, refuse_odd_file
 from genius.data.isolated import open_in_time
 from genius.data.report import printable
 from genius.data.texts import UserText, clean_text
@@ -187,9 +187,7 @@ def _read(
     if source is None:
         return NO_IMAGE, None, {}
     if path is not None:
-        status = Path(path).stat()
-        if not stat.S_ISREG(status.st_mode) or not 0 < status.st_size <= MAX_BYTES:
-            open_image(path)  # raises with the reason
+        refuse_odd_file(Path(path))
         source = Path(path).read_bytes()
     if isinstance(source, bytes):
         hash = digest(source)
