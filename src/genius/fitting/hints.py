@@ -92,6 +92,16 @@ class HintResult(NamedTuple):
     report: HintReport
 
 
+def require_enough(positives: Sequence[Sequence[int]]) -> None:
+    """Raise BadInput if these are too few pairs to learn from."""
+    count = sum(map(len, positives))
+    if count < MIN_PAIRS:
+        raise BadInput(
+            f"{count} labelled pairs are too few to learn from: collect at least {MIN_PAIRS}, "
+            "or fit without pairs"
+        )
+
+
 def learn_from_pairs(
     quantizer: Quantizer,
     item_vectors: VectorsByRow,
@@ -109,12 +119,7 @@ def learn_from_pairs(
     `query_vectors` (queries, dim) those of queries, `positives` the rows of the items each should find.
     Raises BadInput when there are too few pairs to learn from and to decide by.
     """
-    count = sum(map(len, positives))
-    if count < MIN_PAIRS:
-        raise BadInput(
-            f"{count} labelled pairs are too few to learn from: collect at least {MIN_PAIRS}, "
-            "or fit without pairs"
-        )
+    require_enough(positives)
     train, held_out = _split(item_vectors, item_modality, query_vectors, positives, options)
     trial = Trial(held_out, options.beam)
     before = trial.by_codes(quantizer)

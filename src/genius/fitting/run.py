@@ -24,7 +24,7 @@ from genius.fitting.folder import (
     fit_name,
     write_fit,
 )
-from genius.fitting.hints import HintOptions, HintReport, HintResult, learn_from_pairs
+from genius.fitting.hints import HintOptions, HintReport, HintResult, learn_from_pairs, require_enough
 from genius.fitting.pairs import EmbeddedPairs, LabelledPairs, StoredVectors, embed_pairs, read_pairs
 from genius.model import Model, model_fingerprint
 from genius.model_toml import read_model_toml
@@ -96,6 +96,8 @@ def fit_index(
     `index.writing()`; `progress` is told what is being done, and of how many items.
     """
     require_vectors(index)
+    if pairs is not None:
+        require_enough(pairs.rows)  # codes take minutes to learn
     tell = progress or (lambda what, items: None)
     rows, modality = _rows(index)
     if not len(rows):
