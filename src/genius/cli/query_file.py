@@ -18,7 +18,7 @@ def read_query_file(file: Path) -> list[Query]:
     try:
         lines = (sys.stdin.read() if name == "stdin" else file.read_text(encoding="utf-8-sig")).splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"cannot read {name}: {error}") from None
+        raise BadInput(f"cannot read {name}: {getattr(error, 'strerror', error)}") from None
     queries = [
         _query(line.strip(), number, f"{name}:{number}")
         for number, line in enumerate(lines, start=1)

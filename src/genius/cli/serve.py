@@ -101,4 +101,4 @@ def _key(file: Path | None, fallback: str | None) -> str | None:
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"cannot read the key from {file}: {error}") from None
+        raise BadInput(f"cannot read the key from {file}: {getattr(error, 'strerror', error)}") from None
