@@ -181,7 +181,7 @@ class Client(Connection):
         offset: int = 0,
         at_least: float | None = None,
     ) -> list[Hit]:
-        """What is like a stored item, but as the words in `but` say; the item itself is left out."""
+        """Items like a stored one, changed as the text `but` says; the item itself is left out."""
         asked = Query().wanting(want, instruction)
         body = {
             "like": id, "text": but, "k": k, "want": asked.want, "instruction": asked.instruction,
@@ -230,7 +230,7 @@ class Client(Connection):
             total.report.skip(skipped["id"], skipped["reason"])
 
     def update(self, changes: Iterable[Item]) -> AddResult:
-        """Change stored items in part: what a change does not name stays, as for `Engine.update`."""
+        """Change parts of stored items, as `Engine.update` does."""
         require_items(changes, "update")
         total = AddResult()
         for change in changes:
@@ -244,12 +244,12 @@ class Client(Connection):
         return total
 
     def remove(self, ids: str | Iterable[str]) -> int:
-        """Take items out by id, one or several; how many there were."""
+        """Remove one or several items by id; returns how many were removed."""
         every = [ids] if isinstance(ids, str) else ids
         return sum(self._maybe("DELETE", f"{ITEMS}/{quote(id, safe='')}") is not None for id in every)
 
     def get(self, id: str) -> StoredItem | None:
-        """What is stored of an item; None if it is not there."""
+        """A stored item; None if there is none."""
         raw = self._maybe("GET", f"{ITEMS}/{quote(id, safe='')}")
         if raw is None:
             return None
@@ -264,7 +264,7 @@ class Client(Connection):
         cursor: str | None = None,
         facets: Sequence[str] = (),
     ) -> StoredPage:
-        """The stored items that pass a filter, as `Engine.browse` gives them."""
+        """The stored items that match a filter, as `Engine.browse` returns them."""
         options = without_none({"where": where, "limit": limit, "offset": offset, "cursor": cursor})
         asked = urlencode([*options.items(), *(("facet", field) for field in facets)])
         answer = self._json("GET", f"{ITEMS}?{asked}")
@@ -272,7 +272,7 @@ class Client(Connection):
         return StoredPage(items, answer["total"], facets_of(answer), answer["cursor"])
 
     def count(self, where: str | None = None) -> int:
-        """How many items pass a filter; all without one."""
+        """The number of items that match a filter, or of all items."""
         return self.browse(where, limit=0).total
 
     def __len__(self) -> int:
