@@ -61,7 +61,7 @@ def read_item(
     """The item to encode; or an amendment if only its path, source, metadata or stamp changed; or None.
 
     A file is read again only if its stamp does not prove it unchanged, and encoded again only if its hash or
-    the text has changed. With `exif`, what a photo tells of itself becomes metadata, where the item has none
+    the text has changed. With `exif`, the EXIF data of a photo become metadata, unless the item has an entry
     of the same name. Raises BadInput with the reason if the item cannot be used.
     """
     valid_id(item.id)

@@ -1,4 +1,4 @@
-"""The application: routes and page behind the gate, errors as JSON with the way on."""
+"""The application: routes and page behind the gate, errors as JSON that say what to do."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def create_app(
 
     With `loopback` it answers only requests that name localhost, so that no site on the web can reach it
     through a browser; if it needs no key either, it shows files, their paths and where photos were taken;
-    with `places`, others show the last, too. `origins` are sites whose pages may ask. `failed` is called if
-    the model cannot be loaded; `app.state.backend.error` then says why.
+    with `places`, others show the last, too. `origins` are sites whose pages may use the API. `failed` is
+    called if the model cannot be loaded; `app.state.backend.error` then says why.
     """
     backend = EngineBackend(engine, limits or Limits(), Metrics())
     return app_for(backend, key=key, loopback=loopback, origins=origins, places=places, failed=failed)

@@ -141,7 +141,7 @@ class Database:
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """A turn at the file that has the name now; all access is inside of it."""
+        """Exclusive use of the file that has the name now; every access happens inside."""
         if self._closed:
             raise BadInput(f"the index in {self.file.parent} was closed: open it again")
         with self._turn, sqlite_errors(self.file):
