@@ -177,7 +177,7 @@ def index(
                     )
             except (KeyboardInterrupt, SystemExit):
                 count = engine.stats()["items"]
-                say(f"stopped; {count} items are safe in {to}. Run the same command to go on")
+                say(f"stopped; {count} items are stored in {to}. Run the same command to resume")
                 raise
             _fit_if_due(engine, fit)
             if engine.stats()["fresh"] and not engine.stats()["generation"]:

@@ -120,7 +120,7 @@ def check(
         for name in salvage.cut:
             say(f"found by the beginning of its text alone; remove it and index it again: {name}")
     elif findings.cache:
-        print("built the cache anew, nothing is lost")
+        print("rebuilt the cache; nothing is lost")
     else:
         print(f"{counted(findings.items, 'item')}, nothing wrong")
 

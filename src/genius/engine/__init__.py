@@ -96,5 +96,5 @@ class Engine(IndexChanges, IndexSearch):
             self._fit_state = state, fit_state(self.index)
         fit = self._fit_state[1]
         if fit.number:
-            search["chosen_on"] = "nothing: plain values"
+            search["chosen_on"] = "nothing (untuned defaults)"
         return {**counted, "search": search, "fit": fit.as_dict()}

@@ -51,4 +51,4 @@ def describe_options(
     options = default_options(chosen, vectors=vectors)
     plain = widened(SearchOptions(**options), items)
     shown = options | {"method": plain.method, "beam": plain.beam, "rerank": plain.rerank}
-    return shown | {"chosen_on": "val" if chosen else "nothing: plain values"}
+    return shown | {"chosen_on": "val" if chosen else "nothing (untuned defaults)"}
