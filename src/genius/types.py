@@ -135,8 +135,8 @@ class Hit:
     """An item that was found, with its score and codes.
 
     `score` is the similarity of query and item, at most 1 (with rerank="none", the search's own score); words
-    of the query affect the ranking only. `confidence`, from 0 to 1, is how often answers like it are right;
-    None if the model is not calibrated.
+    of the query do not change it, only the ranking and `confidence`. That, from 0 to 1, is how often answers
+    like it are right; None if the model is not calibrated.
     """
 
     id: str

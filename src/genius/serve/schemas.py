@@ -166,7 +166,7 @@ class ItemResponse(BaseModel):
 class HitResponse(ItemResponse):
     """An item that was found."""
 
-    score: float = Field(description="Similarity of query and item; words affect the ranking only.")
+    score: float = Field(description="Similarity of query and item; words do not change it.")
     confidence: float | None = Field(
         description="How often such answers are right, from 0 to 1; null if the model is not calibrated."
     )
