@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from genius import Hit, Item, Modality, Query
+from genius import Client, Hit, Item, Modality, Query
 from genius.confidence import Calibration, ConfidenceWeights
 from genius.engine import Engine
 from genius.errors import BadImage, BadInput, IndexMismatch
@@ -562,3 +562,31 @@ def test_searching_goes_on_while_items_come_and_go(engine, pictures, fake):
     for thread in threads:
         thread.join()
     assert not errors
+
+
+def test_a_closed_engine_says_so(engine, pictures):
+    engine.add(images(pictures))
+    engine.close()
+    engine.close()
+    uses = (
+        lambda: engine.search("red"),
+        lambda: len(engine),
+        lambda: engine.add([Item("a", text="a")]),
+        lambda: engine.remove("red"),
+    )
+    for use in uses:
+        with pytest.raises(BadInput, match="was closed: open it again"):
+            use()
+
+
+@pytest.mark.parametrize("files", ["pictures", Path("pictures"), b"pictures"])
+def test_files_are_not_added_letter_by_letter(engine, files):
+    for method in (engine.add, engine.update, Client().add, Client().update):
+        with pytest.raises(BadInput, match="add_from reads files"):
+            method(files)
+
+
+def test_a_reason_does_not_name_the_file_twice(engine, tmp_path):
+    (tmp_path / "empty.png").touch()
+    ((name, reason),) = engine.add_from(tmp_path / "empty.png").skipped
+    assert (name, reason) == ("empty.png", "the file is empty")

@@ -16,7 +16,7 @@ from genius.data.instructions import clean, query_text
 from genius.decode.init import fresh_decoder
 from genius.decode.shape import DecoderShape
 from genius.decode.weights import save_decoder
-from genius.errors import ModelMismatch, ModelNotFound
+from genius.errors import BadInput, ModelMismatch, ModelNotFound
 from genius.model import MODELS, Model, model_folder
 from genius.model_toml import read_model_toml, write_model_toml
 from genius.quantize.model import Quantizer, save_quantizer
@@ -203,3 +203,10 @@ def test_the_shipped_model_tells_things_apart(monkeypatch: pytest.MonkeyPatch) -
     phi = model.phi(model.embed_items([None] * 3, texts))
     assert phi[0] @ phi[1] > phi[0] @ phi[2] + 0.1
     assert model.codes(model.embed_items([None], ["A dog."]), [Modality.TEXT]).shape == (1, model.levels)
+
+
+@pytest.mark.parametrize("device", ["gpu", "auto", "cuda"])
+def test_a_device_that_is_not_there_is_refused(device, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(BadInput, match=f"device '{device}'"):
+        Model.load("mini", device)

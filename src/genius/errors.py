@@ -1,4 +1,4 @@
-"""Errors a user can cause. Each message says what is wrong and how to go on."""
+"""Errors a user can cause. Each message says what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class BadRecipe(BadInput):
 
 
 class BadImage(BadInput):
-    """An image that is not decoded: wrong format, damaged, or too large."""
+    """An image that cannot be decoded: wrong format, damaged, or too large."""
 
 
 class MissingImage(BadImage):
@@ -32,7 +32,7 @@ class BadData(BadInput):
 
 
 class ModelMismatch(GeniusError):
-    """Weights that do not fit the model they are loaded into; the message names the keys."""
+    """Weights that do not match the model they are loaded into; the message names the keys."""
 
     exit_code = 3
 
@@ -68,13 +68,13 @@ class IndexLocked(GeniusError):
 
 
 class IndexMismatch(GeniusError):
-    """The index was made by another model or a newer version; the message has the cure."""
+    """The index was made by another model or a newer version; the message says what to do."""
 
     exit_code = 8
 
 
 class StorageError(GeniusError):
-    """The disk refused: full, read-only or missing; the message names the path."""
+    """The disk is full, read-only or missing; the message names the path."""
 
     exit_code = 9
 
@@ -86,6 +86,6 @@ class TrainingStopped(GeniusError):
 
 
 class ClusterError(GeniusError):
-    """The cluster cannot be reached or gave up; the message says what is safe and how to go on."""
+    """The cluster cannot be reached or failed; the message says what is safe and what to do."""
 
     exit_code = 11

@@ -74,8 +74,10 @@ class Model:
         loaded: Encoder | FusingEncoder | None = None,
     ) -> Self:
         """The model `name` (shipped, or a folder), ready to use; its encoder may be `loaded` already."""
+        from genius.encode.pretrained import known_device
         from genius.quantize.model import load_quantizer
 
+        known_device(device)
         folder, settings = model_folder(name), read_settings(name)
         try:
             known = loaded is not None and settings["encoder"].get("fingerprint") == loaded.fingerprint

@@ -53,10 +53,10 @@ class Modality(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Something to be found: an image, a text, or a pair of both.
+    """Something to be found: an image, a text, or both (a pair).
 
-    With `vector`, its embedding was made elsewhere, and image and text are only shown; one with a vector and
-    nothing else counts as a text.
+    With `vector`, its embedding was made elsewhere, and image and text are only shown; an item with nothing
+    but a vector counts as a text.
     """
 
     id: str
@@ -74,10 +74,10 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """An image, a text or both to search with, or an embedding of them, and what is wanted.
+    """What to search with: an image, a text or both, or an embedding; and the kind of result wanted.
 
-    `want` is a modality; None is any of them. `instruction` is a sentence that says what is wanted; "" asks
-    without one, and None leaves it to the engine.
+    `want` is a modality; None is any of them. `instruction` is a sentence that says what kind of result is
+    wanted; "" is none, and None leaves it to the engine.
     """
 
     text: str | None = None
@@ -134,9 +134,9 @@ def _wanted_modality(want: str) -> Modality | None:
 class Hit:
     """An item that was found, with its score and codes.
 
-    `score` is the similarity of query and item, at most 1 (with rerank="none", the search's own score); what
-    words of the query add counts in the order only. `confidence`, from 0 to 1, is how often answers like it
-    are right; None if the model is not calibrated.
+    `score` is the similarity of query and item, at most 1 (with rerank="none", the search's own score); words
+    of the query do not change it, only the ranking and `confidence`. That, from 0 to 1, is how often answers
+    like it are right; None if the model is not calibrated.
     """
 
     id: str
@@ -153,7 +153,7 @@ class Hit:
 
     @property
     def passage(self) -> str | None:
-        """What was found of the text: the passage, or the whole text where it is not in passages."""
+        """The passage that was found, or the whole text if it is not split into passages."""
         return self.text if self.text is None or self.span is None else self.text[slice(*self.span)]
 
 

@@ -73,6 +73,12 @@ def test_many_queries_from_a_file(indexed, tmp_path, pictures):
     assert wrong.code == 2 and "queries.txt:1" in wrong.err
     file.write_text("\n")
     assert "no queries" in indexed(*ask, "json").err
+    missing = indexed("search", "--queries", tmp_path / "none.txt")
+    assert missing.err == f"genius: cannot read {tmp_path / 'none.txt'}: No such file or directory\n"
+    file.write_text('red\n{"text": "a"\n')
+    wrong = indexed(*ask, "json").err
+    assert "queries.txt:2: not JSON: Expecting ',' delimiter at character 13" in wrong
+    assert "line 1" not in wrong
 
 
 def test_defaults_come_from_a_file(indexed, tmp_path, monkeypatch):

@@ -110,7 +110,8 @@ def test_what_is_not_there_is_said(root: Path, tmp_path: Path) -> None:
 
 def test_the_layout_is_found(root: Path, tmp_path: Path) -> None:
     assert find_format(root) == "beir"
-    assert find_format(tmp_path) == "mbeir"
+    with pytest.raises(BadData, match=r"M-BEIR.*BEIR.*Karpathy"):
+        find_format(tmp_path)
     (tmp_path / "dataset_coco.json").touch()
     assert find_format(tmp_path) == find_format(tmp_path / "dataset_coco.json") == "karpathy"
     (tmp_path / "query").mkdir()

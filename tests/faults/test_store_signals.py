@@ -44,7 +44,7 @@ def test_a_stopped_index_keeps_whole_batches_and_can_go_on(tmp_path, number, cod
     process.send_signal(number)
     out, err = process.communicate(timeout=20)
     assert process.returncode == code, err
-    assert out == "" and "Run the same command to go on" in err and "Traceback" not in err
+    assert out == "" and "Run the same command to resume" in err and "Traceback" not in err
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)  # no orphan in its session
     with Index.open(tmp_path / "idx") as index:

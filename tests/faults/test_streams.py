@@ -88,9 +88,11 @@ def test_stdout_closed_or_full(place, verb, redirect):
 
 
 def test_a_reader_that_goes_away(place):
-    done = run(place, "export", "-", redirect="| true; exit ${PIPESTATUS[0]}")
+    """It is no fault, so nothing is said of it: `genius list | head`."""
+    gone = "| { exec <&-; sleep 0.1; }; exit ${PIPESTATUS[0]}"
+    done = run(place, "list", redirect=gone)
     assert done.returncode in (0, 1)  # 0: the pipe took all of it before its reader was gone
-    assert b"Traceback" not in done.stderr and len(done.stderr.splitlines()) <= 1
+    assert b"Broken pipe" not in done.stderr and b"Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("redirect", ["2>&-", "2>/dev/full", "<&-", "<&- 2>&-"])

@@ -98,8 +98,10 @@ def test_click_logs_and_captions(tmp_path: Path) -> None:
         assert {name for name, _ in report.names} == {f"{log}:{line}" for line in (2, 3, 4, 6, 7, 8, 9)}
         captions = list(read_pairs("captions", engine.index, report))
         assert [(query.text, id) for query, id in captions] == [("a blue picture", "blue")]
+        told = []
         with pytest.raises(BadInput, match="too few"):
-            engine.fit(pairs=log)
+            engine.fit(pairs=log, progress=lambda what, _: told.append(what))
+        assert told == []  # before codes are learned, which takes minutes
         with pytest.raises(BadInput, match="labelled pairs"):
             engine.fit(decoder=True)
         with pytest.raises(BadInput, match="no file of pairs"):

@@ -283,6 +283,18 @@ def test_what_cannot_be_used_is_refused(client, body):
     assert response.status_code == 422 and isinstance(response.json()["detail"], str)
 
 
+@pytest.mark.parametrize("body", [b"text=red", b"{bad", b""])
+def test_a_body_that_is_no_json_is_told_what_to_send(client, body):
+    response = client.post("/v1/search", content=body)
+    assert response.status_code == 422
+    assert "application/json" in response.json()["detail"] and "multipart" in response.json()["detail"]
+
+
+def test_a_route_that_is_not_there_is_told_where_all_are(client):
+    for response, status in ((client.get("/v1/nothing"), 404), (client.get("/v1/search"), 405)):
+        assert response.status_code == status and "/openapi.json" in response.json()["detail"]
+
+
 @pytest.mark.parametrize("url", ["http://169.254.169.254/x.png", "file:///etc/passwd", "/etc/passwd"])
 def test_nothing_is_fetched(client, url, monkeypatch):
     """Fault 29: neither URLs nor files of the server."""

@@ -212,8 +212,14 @@ def test_loopback_needs_no_key(host):
 
 
 def test_a_taken_port_is_named():
-    with run.listen("127.0.0.1", 0) as taken, pytest.raises(BadInput, match="--port"):
+    with run.listen("127.0.0.1", 0) as taken, pytest.raises(BadInput, match="another --port") as refused:
         run.listen("127.0.0.1", taken.getsockname()[1])
+    assert str(refused.value).count("127.0.0.1") == 1
+
+
+def test_an_address_of_another_machine_is_named():
+    with pytest.raises(BadInput, match="another --host"):
+        run.listen("192.0.2.1", 0)
 
 
 def test_without_the_extra_the_command_is_named(engine, monkeypatch):

@@ -125,10 +125,13 @@ def _exit_code(work: Callable[[], object]) -> int:
         if isinstance(ended.code, str):
             streams.complain(ended.code)
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except streams.OutputLost as error:
+        if not error.reader_left:
+            streams.complain(str(error))
+        streams.abandon()
+        return error.exit_code
     except GeniusError as error:
         streams.complain(str(error))
-        if isinstance(error, streams.OutputLost):
-            streams.abandon()
         return error.exit_code
     except KeyboardInterrupt:
         return 130

@@ -45,11 +45,15 @@ if TYPE_CHECKING:
     from genius.model import Model
 
 FRONTIER = FrontierOptions()
-Systems = Annotated[str, typer.Option(help="Names or sets (ours, faiss, generative, all), beside exact.")]
-Sizes = Annotated[str, typer.Option(help="Pool sizes, by comma; beyond the data: noisy copies.")]
-Beams = Annotated[str, typer.Option(help="Beams to compare on the real pool, by comma.")]
-Queries = Annotated[int, typer.Option(min=1, help="Queries of each row that are timed.")]
-BuildLimit = Annotated[int, typer.Option(min=0, help="Build hnsw and pq in pools up to this size only.")]
+Systems = Annotated[
+    str, typer.Option(help="Comma-separated names or sets (ours, faiss, generative, all), besides exact.")
+]
+Sizes = Annotated[
+    str, typer.Option(help="Comma-separated pool sizes; beyond the data, noisy copies are added.")
+]
+Beams = Annotated[str, typer.Option(help="Comma-separated beams to compare on the real pool.")]
+Queries = Annotated[int, typer.Option(min=1, help="Timed queries per row.")]
+BuildLimit = Annotated[int, typer.Option(min=0, help="Build hnsw and pq only in pools up to this size.")]
 SIZES, BEAMS = (",".join(map(str, numbers)) for numbers in (FRONTIER.sizes, FRONTIER.beams))
 
 
@@ -69,10 +73,10 @@ def bench(
     device: Device = DEVICE,
     layout: Layout = LAYOUT,
 ) -> None:
-    """Measure hit rate, time and bytes of each system, and from which pool size it beats exact search.
+    """Measure hit rate, time and bytes of systems by pool size.
 
-    What is saved has the hit rates of all queries in the whole pool where a results-universal.json of the
-    same model lies beside it.
+    Also finds the pool size from which each system beats exact search. If a results-universal.json of the
+    same model lies next to the --save file, its hit rates over all queries and the whole pool are included.
     """
     from genius.evaluate import run
     from genius.evaluate.frontier import measure_frontier
@@ -118,7 +122,7 @@ def report(
     device: Device = DEVICE,
     layout: Layout = LAYOUT,
 ) -> None:
-    """Write all results as Markdown pages with pictures, from JSON files; with --data, measure them first."""
+    """Write results as Markdown pages with pictures. They come from JSON; --data measures them first."""
     if data is not None:
         from genius.evaluate import run
 

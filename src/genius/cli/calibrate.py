@@ -30,7 +30,7 @@ def calibrate(
     device: Device = DEVICE,
     layout: Layout = LAYOUT,
 ) -> None:
-    """Fit a model's confidence on labelled queries, and write it to its model.toml."""
+    """Fit a model's confidence on labelled queries. It is written to model.toml."""
     from genius.evaluate.calibration import fit_calibration, observe
     from genius.evaluate.embeddings import Embedder
     from genius.model import Model, model_folder

@@ -64,7 +64,9 @@ _LIST = "; ".join(f"{name}: {kind.help}" for name, kind in KINDS.items())
 def convert(
     kind: Annotated[
         str,
-        typer.Argument(help=f"What the file is. {_LIST}; {WHOLE}: a whole model, of the files in options."),
+        typer.Argument(
+            help=f"What the file is. {_LIST}; {WHOLE}: a whole model, from the files given as options."
+        ),
     ],
     to: Annotated[Path, typer.Option(help="Folder to write; it appears whole or not at all.")],
     source: Annotated[
@@ -79,7 +81,7 @@ def convert(
     quantizer: Annotated[str | None, typer.Option(help="model: the authors' quantizer .pth.")] = None,
     decoder: Annotated[str | None, typer.Option(help="model: the authors' decoder .pth.")] = None,
 ) -> None:
-    """Turn published weights into safetensors; pickled files are read without running anything in them."""
+    """Convert published weights to safetensors. Pickled files are read without running any code."""
     parts = {"--encoder": encoder, "--quantizer": quantizer, "--decoder": decoder}
     if kind == WHOLE:
         from genius.convert.model import convert_model

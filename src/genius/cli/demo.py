@@ -33,11 +33,13 @@ IGNORED = {"200d", "fe0f"}  # joiner and variation selector: they have no meanin
 
 
 def demo(
-    to: Annotated[Path, typer.Option(help="Folder for the demo's index; made anew.")] = Path(".demo"),
+    to: Annotated[Path, typer.Option(help="Folder for the demo's index; replaced if it exists.")] = Path(
+        ".demo"
+    ),
     serve: Annotated[bool, typer.Option("--serve", help="Serve the search page afterwards.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page.")] = 8000,
 ) -> None:
-    """Index and search emoji pictures and names, offline, in a minute."""
+    """Index and search emoji pictures and names, offline."""
     from rich.console import Console
 
     from genius.engine import Engine

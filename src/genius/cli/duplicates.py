@@ -20,16 +20,16 @@ class GroupFormat(StrEnum):
 
 
 def duplicates(
-    exact: Annotated[bool, typer.Option("--exact", help="Only items of the same content.")] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="Only items with identical content.")] = False,
     at_least: Annotated[
-        float | None, typer.Option(help="Similarity of near duplicates (default: as measured, 0.96).")
+        float | None, typer.Option(help="Least similarity of near duplicates (default: 0.96).")
     ] = None,
     folder: IndexFolder = DEFAULT_INDEX,
     form: Annotated[
         GroupFormat, typer.Option("--format", help="How groups are printed.")
     ] = GroupFormat.TABLE,
 ) -> None:
-    """Find items that are there twice, the same or nearly so; changes nothing."""
+    """Find exact and near duplicates. Nothing is changed."""
     from genius.data.report import printable
     from genius.engine import Engine
     from genius.errors import BadInput

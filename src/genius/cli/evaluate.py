@@ -27,11 +27,13 @@ EVAL, GENERATIVE = EvalOptions(), GenerativeConfig()
 MODEL, DEVICE, LAYOUT = "mini", "auto", "auto"
 Root = Annotated[Path, typer.Option(help="Data root in the layout of M-BEIR, BEIR or Karpathy.")]
 ModelName = Annotated[str, typer.Option(help="Model: a name or a folder.")]
-Setting = Annotated[Literal["local", "universal"], typer.Option(help="Search own pools, or all as one.")]
+Setting = Annotated[
+    Literal["local", "universal"], typer.Option(help="Search each row's own pool, or one pool of all.")
+]
 Split = Annotated[str, typer.Option(help="Split of the queries.")]
-Datasets = Annotated[str, typer.Option(help="Only these datasets, by comma.")]
-Limit = Annotated[int, typer.Option(min=0, help="At most N queries of each row; 0: all.")]
-Seeds = Annotated[int, typer.Option(min=1, help="Average what is random over N seeds.")]
+Datasets = Annotated[str, typer.Option(help="Only these datasets, comma-separated.")]
+Limit = Annotated[int, typer.Option(min=0, help="At most N queries per row; 0: all.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Average random systems over N seeds.")]
 Format = Annotated[Literal["table", "json", "markdown"], typer.Option("--format", help="Output format.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Layout = Annotated[str, typer.Option(help="Layout of the data: auto, mbeir, beir or karpathy.")]
@@ -47,22 +49,22 @@ def evaluate(
     setting: Setting = EVAL.setting,  # type: ignore[assignment]
     split: Split = EVAL.split,
     systems: Annotated[
-        str, typer.Option(help="Names or sets (ours, faiss, generative, all), by comma; clip-sf=FOLDER.")
+        str,
+        typer.Option(help="Comma-separated names or sets (ours, faiss, generative, all); clip-sf=FOLDER."),
     ] = "ours",
     format_: Format = "table",
     limit: Limit = EVAL.limit,
     datasets: Datasets = "",
     instructions: Annotated[
-        Literal["chosen", "all"], typer.Option(help="One per query, by its hash; or the mean over all.")
+        Literal["chosen", "all"],
+        typer.Option(help="One per query, chosen by its hash; or the mean over all."),
     ] = "chosen",
     intervals: Annotated[bool, typer.Option(help="Show 95 % intervals in tables.")] = False,
-    runs: Annotated[Path | None, typer.Option(help="Folder to write TREC run files to.")] = None,
+    runs: Annotated[Path | None, typer.Option(help="Folder for TREC run files.")] = None,
     score: Annotated[
         list[Path] | None, typer.Option(help="Score this TREC run file instead. May be repeated.")
     ] = None,
-    mteb: Annotated[
-        Path | None, typer.Option(help="Folder to write result files to that MTEB's tools read.")
-    ] = None,
+    mteb: Annotated[Path | None, typer.Option(help="Folder for result files in MTEB's format.")] = None,
     beam: Annotated[int, typer.Option(min=0, help="Beam of the decoder; 0: the model's.")] = EVAL.beam,
     seeds: Seeds = EVAL.seeds,
     train_limit: TrainLimit = GENERATIVE.queries,
@@ -72,7 +74,7 @@ def evaluate(
     device: Device = DEVICE,
     layout: Layout = LAYOUT,
 ) -> None:
-    """Evaluate systems on a benchmark and print the paper's tables; a run that was stopped goes on."""
+    """Evaluate systems on a benchmark, as in the paper's tables. An interrupted run resumes."""
     from genius.evaluate import run
     from genius.evaluate.provenance import commit
     from genius.evaluate.report.tables import results_table
@@ -100,7 +102,10 @@ def ablate(
     recipe: Annotated[Path, typer.Argument(help="Recipe whose ablations are trained and compared.")],
     data: Root,
     variants: Annotated[
-        str, typer.Option(help="By comma: names, how they begin, all or none (default: no large decoders).")
+        str,
+        typer.Option(
+            help="Comma-separated names, prefixes of names, all or none (default: no large decoders)."
+        ),
     ] = "",
     compare: Annotated[
         str, typer.Option(help="Also compare these systems over the seeds of the recipe, e.g. all.")
@@ -120,10 +125,10 @@ def ablate(
     device: Device = DEVICE,
     layout: Layout = LAYOUT,
 ) -> None:
-    """Train the paper's ablations of a recipe and print their effects; a run that was stopped goes on.
+    """Train ablations of a recipe and print their effects. An interrupted run resumes.
 
     With --variants none --compare all, only the recipe is trained, once for each seed, and its systems are
-    compared with exact search and FAISS: a win has to be one under every seed.
+    compared with exact search and FAISS: a win counts only if it holds under every seed.
     """
     from genius.config import load_recipe
     from genius.evaluate import run

@@ -29,26 +29,26 @@ def fit(
     item_bytes: Annotated[
         int | None,
         typer.Option(
-            "--bytes", min=2, max=256, help="Bytes of an item's codes (default: as before, first 15)."
+            "--bytes", min=2, max=256, help="Size of an item's codes in bytes (default: as before, first 15)."
         ),
     ] = None,
     pairs: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help='JSONL of {"query", "id"} to learn from, or `captions`: texts of pairs ask for their items.',
+            help='JSONL of {"query", "id"} to learn from, or `captions` of pairs as queries for them.',
         ),
     ] = None,
     decoder: Annotated[
-        bool, typer.Option("--decoder", help="Teach a decoder, too; kept if it finds more than lookup.")
+        bool, typer.Option("--decoder", help="Also train a decoder; kept if it finds more than lookup.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of the sample and of k-means.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the sample and of k-means.")] = 0,
     device: Device = "cpu",
     form: Annotated[
         SummaryFormat, typer.Option("--format", help="How the summary is printed.")
     ] = SummaryFormat.TABLE,
 ) -> None:
-    """Fit the codes to what the collection has become.
+    """Fit the codes to the items as they are now.
 
     Uses the stored vectors alone; searches go on meanwhile.
     """

@@ -66,36 +66,34 @@ def index(
         ),
     ] = None,
     fit: Annotated[
-        FitWhen, typer.Option(help="Fit the codes when the collection has outgrown them, or never.")
+        FitWhen, typer.Option(help="Refit the codes when the collection has outgrown them, or never.")
     ] = FitWhen.AUTO,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Remove items that the paths no longer have.")
+        bool, typer.Option("--prune", help="Remove items whose files or rows are gone.")
     ] = False,
-    update: Annotated[
-        bool, typer.Option("--update", help="Rows change stored items, and keep the rest.")
-    ] = False,
+    update: Annotated[bool, typer.Option("--update", help="Rows change parts of stored items.")] = False,
     columns: Annotated[
-        str | None, typer.Option(help="Which columns are what: id=sku,text=title,description,image=photo.")
+        str | None, typer.Option(help="Map columns: id=sku,text=title,description,image=photo.")
     ] = None,
-    delimiter: Annotated[
-        str | None, typer.Option(help="Between the cells of a CSV (default: guessed).")
+    delimiter: Annotated[str | None, typer.Option(help="Delimiter of a CSV (default: guessed).")] = None,
+    encoding: Annotated[
+        str | None, typer.Option(help="Encoding of a table, such as cp1252 (default: guessed).")
     ] = None,
-    encoding: Annotated[str | None, typer.Option(help="Of a table, as cp1252 (default: guessed).")] = None,
     decimal: Annotated[
-        str | None, typer.Option(help="Before the decimals of a CSV: . or , (default: guessed).")
+        str | None, typer.Option(help="Decimal separator of a CSV: . or , (default: guessed).")
     ] = None,
     allow_urls: Annotated[
         bool, typer.Option("--allow-urls", help="Fetch images of tables from the web.")
     ] = False,
     exif: Annotated[
-        bool, typer.Option("--exif/--no-exif", help="Keep date, place and camera of photos.")
+        bool, typer.Option("--exif/--no-exif", help="Store date, place and camera of photos.")
     ] = True,
     exclude: Annotated[
-        list[str] | None, typer.Option(help="Leave out what matches, as `*.gif`; repeatable.")
+        list[str] | None, typer.Option(help="Skip files that match, such as `*.gif`. May be repeated.")
     ] = None,
     vectors: Annotated[
         bool | None,
-        typer.Option("--vectors/--no-vectors", help="Keep vectors (default), or nothing but codes."),
+        typer.Option("--vectors/--no-vectors", help="Store vectors (default), or codes only."),
     ] = None,
     split_texts: Annotated[
         bool | None,
@@ -107,23 +105,25 @@ def index(
         typer.Option(metavar="ADDRESS", help="Encode on Ray: `local`, `auto` or host:port."),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Models on the cluster (default: per GPU or CPU).")
+        int | None, typer.Option(min=1, help="Models on the cluster (default: one per GPU or CPU).")
     ] = None,
     parts: Annotated[
         str | None,
         typer.Option(metavar="FOLDER", help="Where unfinished work is kept (default: index)."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
+        bool, typer.Option("--dry-run", help="Report what would change; change nothing.")
     ] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Stay, and index again when files change.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Keep running, and index again when files change.")
+    ] = False,
     form: Annotated[
         SummaryFormat, typer.Option("--format", help="How the summary is printed.")
     ] = SummaryFormat.TABLE,
 ) -> None:
     """Add files to an index, or bring it up to date.
 
-    Stopped and run again, it goes on where it was.
+    Run it again after an interruption to resume.
     """
     from genius.data.columns import parse_columns
     from genius.data.remote import expanded
@@ -182,7 +182,7 @@ def index(
                     )
             except (KeyboardInterrupt, SystemExit):
                 count = engine.stats()["items"]
-                say(f"stopped; {count} items are safe in {to}. Run the same command to go on")
+                say(f"stopped; {count} items are stored in {to}. Run the same command to resume")
                 raise
             _fit_if_due(engine, fit)
             if engine.stats()["fresh"] and not engine.stats()["generation"]:

@@ -30,13 +30,13 @@ class ListFormat(StrEnum):
 def list_items(
     where: WhereOption = None,
     limit: Annotated[int, typer.Option(min=0, help="How many items.")] = 100,
-    everything: Annotated[bool, typer.Option("--all", help="As many items as there are.")] = False,
-    offset: Annotated[int, typer.Option(min=0, help="How many of the first ones are left out.")] = 0,
+    everything: Annotated[bool, typer.Option("--all", help="All items, without a limit.")] = False,
+    offset: Annotated[int, typer.Option(min=0, help="Skip this many items.")] = 0,
     facet: FacetOption = None,
     folder: IndexFolder = DEFAULT_INDEX,
     form: Annotated[ListFormat, typer.Option("--format", help="How items are printed.")] = ListFormat.TABLE,
 ) -> None:
-    """List stored items, in the order they were added; with a filter, those that pass."""
+    """List stored items. They come in the order they were added; with --where, those that match."""
     from genius.engine import Engine
 
     with Engine.open(folder) as engine:

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 def remove(
     ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of the items.")],
     ignore_missing: Annotated[
-        bool, typer.Option("--ignore-missing", help="Ids that are not there are no error.")
+        bool, typer.Option("--ignore-missing", help="Do not fail on unknown ids.")
     ] = False,
     folder: IndexFolder = DEFAULT_INDEX,
 ) -> None:
-    """Remove items; they are gone at once."""
+    """Remove items; takes effect at once."""
     from genius.engine import Engine
 
     with Engine.open(folder) as engine, engine.index.writing():
@@ -48,7 +48,7 @@ def remove(
 def stats(
     folder: IndexFolder = DEFAULT_INDEX,
     codes: Annotated[
-        bool, typer.Option("--codes", help="Also how well the codes tell the items apart, level by level.")
+        bool, typer.Option("--codes", help="Also show how well the codes tell items apart, level by level.")
     ] = False,
     form: Annotated[
         SummaryFormat, typer.Option("--format", help="How the values are printed.")
@@ -87,10 +87,10 @@ def _health_lines(health: CodeHealth) -> list[str]:
 
 def check(
     repair: Annotated[
-        bool, typer.Option("--repair", help="Save what can be read and build the rest anew.")
+        bool, typer.Option("--repair", help="Save what can be read and rebuild the rest.")
     ] = False,
     files: Annotated[
-        bool, typer.Option("--files", help="Look for pictures that moved or went, instead.")
+        bool, typer.Option("--files", help="Look for moved or deleted pictures instead.")
     ] = False,
     folder: IndexFolder = DEFAULT_INDEX,
 ) -> None:
@@ -120,7 +120,7 @@ def check(
         for name in salvage.cut:
             say(f"found by the beginning of its text alone; remove it and index it again: {name}")
     elif findings.cache:
-        print("built the cache anew, nothing is lost")
+        print("rebuilt the cache; nothing is lost")
     else:
         print(f"{counted(findings.items, 'item')}, nothing wrong")
 
@@ -189,13 +189,13 @@ def export(
 
 
 def import_(
-    file: Annotated[str, typer.Argument(help="A .jsonl or .tar, or its URI, that `genius export` wrote.")],
+    file: Annotated[str, typer.Argument(help="A .jsonl or .tar written by `genius export`, or its URI.")],
     to: TargetFolder = DEFAULT_INDEX,
     partial: Annotated[
-        bool, typer.Option("--partial", help="Take what is there of an export that is not whole.")
+        bool, typer.Option("--partial", help="Take the good items of an incomplete or damaged export.")
     ] = False,
 ) -> None:
-    """Read an exported file into a new index, or into one that is there."""
+    """Read an exported file into a new or existing index."""
     from genius.data.remote import RemotePath, location
     from genius.data.report import Report
     from genius.store.importing import import_file

@@ -7,7 +7,7 @@ from genius.errors import MissingExtra
 
 
 def mcp(folder: IndexFolder = DEFAULT_INDEX, device: Device = "cpu") -> None:
-    """Let an assistant search an index, over stdin and stdout (Model Context Protocol)."""
+    """Let an assistant search an index. It speaks the Model Context Protocol on stdin and stdout."""
     from genius.engine import Engine
 
     try:

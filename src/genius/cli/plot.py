@@ -39,15 +39,15 @@ def plot(
     data: Annotated[Path | None, typer.Option(help="Data root, for pictures of codes and the map.")] = None,
     model: ModelName = MODEL,
     compare: Annotated[
-        list[str] | None, typer.Option(help="Another model beside it on the map. May be repeated.")
+        list[str] | None, typer.Option(help="Another model to show on the map. May be repeated.")
     ] = None,
-    levels: Annotated[str, typer.Option(help="Levels to show codes of, by comma.")] = "1,2,3",
+    levels: Annotated[str, typer.Option(help="Levels whose codes are shown, comma-separated.")] = "1,2,3",
     split: Split = EVAL.split,
     cache: Cache = None,
     device: Device = DEVICE,
     layout: Layout = LAYOUT,
 ) -> None:
-    """Draw what was measured: hit rate by bytes and time, speed by pool size, beams, codes, a map."""
+    """Plot results: hit rate, speed by pool size, beams, codes, a map."""
     from genius.files import storage_errors, write_file
     from genius.plots.report import report
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
+from genius.data.lines import json_object
 from genius.data.validate import unit_vector
 from genius.errors import BadInput
 from genius.types import Query
@@ -16,17 +15,18 @@ FIELDS = ("id", "text", "image", "want", "instruction")
 
 def read_query_file(file: Path) -> list[Query]:
     """The queries of a file (`-`: stdin); one without an id is called by the number of its line, from 1."""
+    name = "stdin" if str(file) == "-" else str(file)
     try:
-        lines = (sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8-sig")).splitlines()
+        lines = (sys.stdin.read() if name == "stdin" else file.read_text(encoding="utf-8-sig")).splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"cannot read {file}: {error}") from None
+        raise BadInput(f"cannot read {name}: {getattr(error, 'strerror', error)}") from None
     queries = [
-        _query(line.strip(), number, f"{file}:{number}")
+        _query(line.strip(), number, f"{name}:{number}")
         for number, line in enumerate(lines, start=1)
         if line.strip()
     ]
     if not queries:
-        raise BadInput(f"{file} has no queries: write one on each line")
+        raise BadInput(f"{name} has no queries: write one on each line")
     return queries
 
 
@@ -34,9 +34,9 @@ def _query(line: str, number: int, place: str) -> Query:
     if not line.startswith("{"):
         return Query(text=line, id=str(number))
     try:
-        fields: dict[str, Any] = json.loads(line)
+        fields = json_object(line.encode())
     except ValueError as error:
-        raise BadInput(f"{place}: not JSON ({error})") from None
+        raise BadInput(f"{place}: {error}") from None
     vector = fields.pop("vector", None)
     unknown = sorted(fields.keys() - set(FIELDS))
     if unknown or not all(isinstance(value, str) for value in fields.values()):

@@ -41,35 +41,37 @@ def search(
         typer.Option(metavar="FILE", help="An embedding made elsewhere: .npy, or JSON (`-`: from stdin)."),
     ] = None,
     like: Annotated[
-        str | None, typer.Option(metavar="ID", help="A stored item; the text says what is to differ.")
+        str | None, typer.Option(metavar="ID", help="A stored item; the text says what should differ.")
     ] = None,
     want: Annotated[str, typer.Option(help="image, text, pair, any, or a sentence.")] = "any",
     instruction: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="A sentence that says what is wanted.")
+        str | None, typer.Option(metavar="TEXT", help="A sentence that says what kind of result is wanted.")
     ] = None,
     no_instruction: Annotated[
-        bool, typer.Option("--no-instruction", help="Ask without a sentence, as images do by default.")
+        bool, typer.Option("--no-instruction", help="Use no instruction (the default for images).")
     ] = False,
     where: WhereOption = None,
     match: Annotated[
-        str | None, typer.Option(metavar="WORDS", help="Words that must be in the text or file name.")
+        str | None, typer.Option(metavar="WORDS", help="Words that must occur in the text or file name.")
     ] = None,
     hybrid: Annotated[
         bool | None,
-        typer.Option("--hybrid/--no-hybrid", help="Rank by the query's words, too (default: texts)."),
+        typer.Option("--hybrid/--no-hybrid", help="Also rank by the query's words (default for texts)."),
     ] = None,
     k: Annotated[int, typer.Option("-k", "--limit", help="How many hits.")] = 10,
-    offset: Annotated[int, typer.Option(min=0, help="How many of the best hits are left out.")] = 0,
+    offset: Annotated[int, typer.Option(min=0, help="Skip this many of the best hits.")] = 0,
     facet: FacetOption = None,
     at_least: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Leave out hits of less confidence, from 0 to 1.")
+        float | None, typer.Option(min=0, max=1, help="Leave out hits below this confidence, from 0 to 1.")
     ] = None,
     method: Annotated[
         Method | None,
-        typer.Option("--search", help="How items are found (default: by model)."),
+        typer.Option("--search", help="How items are found (default: the model's)."),
     ] = None,
-    rerank: Annotated[Rerank | None, typer.Option(help="What orders items (default: vectors).")] = None,
-    beam: Annotated[int | None, typer.Option(help="How many prefixes of codes are followed.")] = None,
+    rerank: Annotated[
+        Rerank | None, typer.Option(help="What re-ranks the candidates (default: vectors).")
+    ] = None,
+    beam: Annotated[int | None, typer.Option(help="How many prefixes of codes are kept per level.")] = None,
     folder: IndexFolder = DEFAULT_INDEX,
     device: Device = "cpu",
     queries: Annotated[
@@ -78,7 +80,7 @@ def search(
     ] = None,
     form: Annotated[HitFormat, typer.Option("--format", help="How hits are printed.")] = HitFormat.TABLE,
     null: Annotated[
-        bool, typer.Option("-0", "--null", help="Paths as they are, each ended by NUL, for `xargs -0`.")
+        bool, typer.Option("-0", "--null", help="Raw paths, each followed by NUL, for `xargs -0`.")
     ] = False,
     pictures: Annotated[
         bool, typer.Option("--pictures", help="Show small pictures in the terminal.")

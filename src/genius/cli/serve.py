@@ -14,20 +14,22 @@ from genius.errors import BadInput
 def serve(
     folder: IndexFolder = DEFAULT_INDEX,
     host: Annotated[
-        str, typer.Option(help="Address to listen on. All but loopback need a key.")
+        str, typer.Option(help="Address to listen on; all but loopback need a key.")
     ] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
     ] = 8000,
     key_file: Annotated[
-        Path | None, typer.Option(help="File with the key that requests must bring (or set GENIUS_KEY).")
+        Path | None, typer.Option(help="File with the key that requests must send (or set GENIUS_KEY).")
     ] = None,
     allow_origin: Annotated[
         list[str] | None,
-        typer.Option(help="A site whose pages may ask, such as https://example.org. Repeat it."),
+        typer.Option(
+            help="A site whose pages may use the API, such as https://example.org. May be repeated."
+        ),
     ] = None,
     places: Annotated[
-        bool, typer.Option("--places", help="Tell other machines, too, where photos were taken.")
+        bool, typer.Option("--places", help="Also tell other machines where photos were taken.")
     ] = False,
     max_beam: Annotated[int, typer.Option(min=1, help="Largest beam a search may ask for.")] = 500,
     max_hits: Annotated[int, typer.Option(min=1, help="Most hits a search may ask for.")] = 200,
@@ -38,14 +40,15 @@ def serve(
         str | None,
         typer.Option(metavar="ADDRESS", help="Serve on Ray: `local`, `auto` or host:port of a cluster."),
     ] = None,
-    replicas: Annotated[int, typer.Option(min=1, help="How many answer, on a cluster.")] = 2,
+    replicas: Annotated[int, typer.Option(min=1, help="Replicas on a cluster.")] = 2,
     vector_shards: Annotated[
-        int, typer.Option(min=0, help="Holders of the vectors, on a cluster; 0: every replica has them.")
+        int,
+        typer.Option(min=0, help="Processes that share the vectors, on a cluster; 0: all in every replica."),
     ] = 0,
-    stop: Annotated[bool, typer.Option("--stop", help="Stop what a cluster serves.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Log only what goes wrong.")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop serving on the cluster.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Log only warnings and errors.")] = False,
 ) -> None:
-    """Serve an index over HTTP: an API, metrics and a page to search in the browser."""
+    """Serve an index over HTTP: an API, metrics and a search page."""
     import logging
     import os
 
@@ -101,4 +104,4 @@ def _key(file: Path | None, fallback: str | None) -> str | None:
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"cannot read the key from {file}: {error}") from None
+        raise BadInput(f"cannot read the key from {file}: {getattr(error, 'strerror', error)}") from None

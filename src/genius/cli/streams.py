@@ -21,7 +21,8 @@ class OutputLost(StorageError):
         super().__init__(
             f"cannot write the output ({reason}), so it is incomplete; what the command changed is committed"
         )
-        if number == errno.EPIPE:  # whoever reads has seen enough: no disk has refused anything
+        self.reader_left = number == errno.EPIPE  # as `head` does: it has seen enough, nothing is wrong
+        if self.reader_left:
             self.exit_code = 1
 
 

@@ -20,7 +20,7 @@ class TrainingStage(StrEnum):
 
 def train(
     stage: Annotated[
-        TrainingStage, typer.Argument(help="The stage to train; `all` runs what the recipe has.")
+        TrainingStage, typer.Argument(help="The stage to train; `all` runs every stage of the recipe.")
     ],
     recipe: Annotated[
         str, typer.Argument(help="A recipe in TOML, or the name of a shipped one: mini, bench, mbeir, …")
@@ -33,7 +33,7 @@ def train(
         typer.Option("--set", help="Change a value of the recipe: a.b=value. May be repeated."),
     ] = None,
 ) -> None:
-    """Train a stage, or all of them, from a recipe; a run that was stopped goes on where it was."""
+    """Train one or all stages of a recipe. An interrupted run resumes."""
     from genius.config import load_recipe
 
     settings = load_recipe(recipe, set_ or ())

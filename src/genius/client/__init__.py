@@ -25,7 +25,7 @@ from genius.client.values import (
     without_none,
 )
 from genius.errors import BadInput, MissingImage
-from genius.ingest.result import WITHOUT_IMAGE, AddResult
+from genius.ingest.result import WITHOUT_IMAGE, AddResult, require_items
 from genius.types import Hit, Item, Modality, Query
 
 AT_ONCE = 16  # searches under way at a time, which the server answers together
@@ -181,7 +181,7 @@ class Client(Connection):
         offset: int = 0,
         at_least: float | None = None,
     ) -> list[Hit]:
-        """What is like a stored item, but as the words in `but` say; the item itself is left out."""
+        """Items like a stored one, changed as the text `but` says; the item itself is left out."""
         asked = Query().wanting(want, instruction)
         body = {
             "like": id, "text": but, "k": k, "want": asked.want, "instruction": asked.instruction,
@@ -191,8 +191,7 @@ class Client(Connection):
 
     def add(self, items: Iterable[Item]) -> AddResult:
         """Add or update items by id; files are read here and sent, bad items are skipped and named."""
-        if isinstance(items, Item):
-            raise BadInput("add takes several items: call add([item]) for one")
+        require_items(items, "add")
         total = AddResult()
         for batch in batches(items):
             ready = []
@@ -231,9 +230,8 @@ class Client(Connection):
             total.report.skip(skipped["id"], skipped["reason"])
 
     def update(self, changes: Iterable[Item]) -> AddResult:
-        """Change stored items in part: what a change does not name stays, as for `Engine.update`."""
-        if isinstance(changes, Item):
-            raise BadInput("update takes several changes: call update([item]) for one")
+        """Change parts of stored items, as `Engine.update` does."""
+        require_items(changes, "update")
         total = AddResult()
         for change in changes:
             try:
@@ -246,12 +244,12 @@ class Client(Connection):
         return total
 
     def remove(self, ids: str | Iterable[str]) -> int:
-        """Take items out by id, one or several; how many there were."""
+        """Remove one or several items by id; returns how many were removed."""
         every = [ids] if isinstance(ids, str) else ids
         return sum(self._maybe("DELETE", f"{ITEMS}/{quote(id, safe='')}") is not None for id in every)
 
     def get(self, id: str) -> StoredItem | None:
-        """What is stored of an item; None if it is not there."""
+        """A stored item; None if there is none."""
         raw = self._maybe("GET", f"{ITEMS}/{quote(id, safe='')}")
         if raw is None:
             return None
@@ -266,7 +264,7 @@ class Client(Connection):
         cursor: str | None = None,
         facets: Sequence[str] = (),
     ) -> StoredPage:
-        """The stored items that pass a filter, as `Engine.browse` gives them."""
+        """The stored items that match a filter, as `Engine.browse` returns them."""
         options = without_none({"where": where, "limit": limit, "offset": offset, "cursor": cursor})
         asked = urlencode([*options.items(), *(("facet", field) for field in facets)])
         answer = self._json("GET", f"{ITEMS}?{asked}")
@@ -274,7 +272,7 @@ class Client(Connection):
         return StoredPage(items, answer["total"], facets_of(answer), answer["cursor"])
 
     def count(self, where: str | None = None) -> int:
-        """How many items pass a filter; all without one."""
+        """The number of items that match a filter, or of all items."""
         return self.browse(where, limit=0).total
 
     def __len__(self) -> int:

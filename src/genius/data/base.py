@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from genius.data.instructions import TASKS, Instructions
 from genius.data.report import Report
-from genius.errors import BadInput
+from genius.errors import BadData, BadInput
 from genius.types import Item, Modality, Query
 
 Qrels = dict[str, dict[str, int]]  # query id -> item id -> relevance, above 0 only
@@ -116,11 +116,17 @@ def open_dataset(format: str, root: str | Path, datasets: Sequence[str] = ()) ->
 
 
 def find_format(root: Path) -> str:
-    """The format that the files under `root` are of: BEIR's queries.jsonl, Karpathy's JSON, else M-BEIR's."""
+    """The format of the files under `root`; raises BadData if they are of none."""
     if (root / "queries.jsonl").is_file():
         return "beir"
-    single = root.is_file() or (not (root / "query").is_dir() and any(root.glob("*.json")))
-    return "karpathy" if single else "mbeir"
+    if (root / "query").is_dir():
+        return "mbeir"
+    if root.is_file() or any(root.glob("*.json")):
+        return "karpathy"
+    raise BadData(
+        f"{root}: no benchmark here; M-BEIR's root holds query/, cand_pool/ and qrels/, "
+        "BEIR's queries.jsonl, Karpathy's dataset_*.json"
+    )
 
 
 def keep_named(rows: Sequence[Row], datasets: Sequence[str], root: Path) -> list[Row]:

@@ -63,7 +63,7 @@ def open_image(source: ImageSource, max_pixels: int = MAX_PIXELS, at_least: int 
         if isinstance(source, Image.Image):
             return _convert(source, max_pixels)
         path = Path(source)
-        _refuse_odd_file(path)
+        refuse_odd_file(path)
         with path.open("rb") as stream:
             return _marked(_read(stream, path.suffix, max_pixels, at_least), path)
     except BadImage as error:
@@ -87,7 +87,7 @@ def media_type(path: str | Path) -> str:
     """
     file = Path(path)
     try:
-        _refuse_odd_file(file)
+        refuse_odd_file(file)
         with file.open("rb") as stream:
             if file.suffix.lower() in RAW_SUFFIXES or is_raw(stream):
                 return RAW_TYPE
@@ -107,7 +107,7 @@ def _marked(image: Image.Image, path: Path) -> Image.Image:
     return image
 
 
-def _refuse_odd_file(path: Path) -> None:
+def refuse_odd_file(path: Path) -> None:
     """Stop before opening what would block or never end, such as a pipe or a device."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):

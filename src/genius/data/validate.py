@@ -24,7 +24,9 @@ MAX_THUMBNAIL = 1 << 20  # bytes; ours have about 20 KB
 
 def valid_id(id: object) -> str:
     """`id`, if it is a string of 1 to MAX_ID printable characters."""
-    if not isinstance(id, str) or not 0 < len(id) <= MAX_ID or not is_printable(id):
+    if not isinstance(id, str):
+        raise BadInput(f"the id must be a string, not {type(id).__name__}")
+    if not 0 < len(id) <= MAX_ID or not is_printable(id):
         raise BadInput(f"the id must be 1 to {MAX_ID} printable characters")
     return id
 

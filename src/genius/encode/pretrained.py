@@ -65,9 +65,17 @@ def pick_device(name: str) -> torch.device:
     """The device called `name`; `auto` is CUDA where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return known_device(name)
+
+
+def known_device(name: str) -> torch.device:
+    """The device called `name`; raises BadInput if there is none."""
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise BadInput(f"device {name!r}: torch sees no CUDA device here; use cpu")
-    return torch.device(name)
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise BadInput(f"unknown device {name!r}: use cpu, cuda, or cuda:1 and so on") from None
 
 
 def load_config(folder: Path) -> Any:

@@ -1,4 +1,4 @@
-"""A search engine for one's own collection: the only place that knows all parts."""
+"""A search engine for your own collection: the only module that knows all parts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from genius.store.stats import stats
 
 
 class Engine(IndexChanges, IndexSearch):
-    """An open index with the model that made it. Threads may share it."""
+    """An open index together with the model that made it. Threads may share it."""
 
     def __len__(self) -> int:
-        """How many items there are."""
+        """The number of items."""
         return len(self._current())
 
     def __bool__(self) -> bool:
@@ -30,19 +30,19 @@ class Engine(IndexChanges, IndexSearch):
         return True
 
     def __iter__(self) -> Iterator[str]:
-        """The ids of all items, in the order they were added, as a dict gives its keys."""
+        """The ids of all items in insertion order, like the keys of a dict."""
         return self.index.truth.ids()
 
     def __contains__(self, id: object) -> bool:
-        """Whether an item is called so."""
+        """Whether there is an item with this id."""
         return isinstance(id, str) and self.get(id) is not None
 
     def count(self, where: str | None = None) -> int:
-        """How many items pass a filter; all without one."""
+        """The number of items that match a filter, or of all items."""
         return self.browse(where, limit=0).total
 
     def unknown_fields(self, where: str) -> list[str]:
-        """The metadata fields of a filter that no item has: perhaps they are misspelt."""
+        """The metadata fields in a filter that no item has, perhaps because they are misspelt."""
         tests = field_tests(parse_filter(where))
         fields = dict.fromkeys(test.field for test in tests if test.field.built_in is None)
         return [".".join(field.path) for field in fields if not self.count(f"has {field_text(field)}")]
@@ -56,9 +56,9 @@ class Engine(IndexChanges, IndexSearch):
         cursor: str | None = None,
         facets: Sequence[str] = (),
     ) -> ItemPage:
-        """The stored items that pass a filter, in the order they were added, and how many there are.
+        """The stored items that match a filter, in insertion order, and how many there are.
 
-        `cursor` is that of the page before; items that are added or changed meanwhile come last. `facets`
+        `cursor` is that of the previous page; items added or changed meanwhile come last. `facets`
         are fields whose values are counted over all of these items.
         """
         self.prepare(where)
@@ -67,23 +67,23 @@ class Engine(IndexChanges, IndexSearch):
         return browse(self.index.truth, view, pool, limit, offset, cursor, facets)
 
     def duplicates(self, at_least: float | None = NEAR) -> list[DuplicateGroup]:
-        """Groups of items of the same content or, unless `at_least` is None, at least that similar."""
+        """Groups of items with the same content or, unless `at_least` is None, at least so similar."""
         return find_duplicates(self.index, at_least)
 
     def missing_files(self) -> FilesReport:
-        """Items whose files are not where they were, and where they are now, if they were only moved."""
+        """Items whose files are missing, with the new path of those that were only moved."""
         return missing_files(self.index)
 
     def branch(
         self, prefix: Sequence[int] = (), max_items: int = 24, max_children: int = 64, per_child: int = 4
     ) -> tuple[Branch, dict[int, Record]]:
-        """The items under a prefix of codes, its children, and the records of the rows they name."""
+        """The items under a prefix of codes, its children, and the records of the rows in both."""
         found = branch(self._current(), prefix, max_items, max_children, per_child)
         rows = {*found.rows, *(row for child in found.children for row in child.rows)}
         return found, self.index.truth.records(rows)
 
     def stats(self) -> dict[str, Any]:
-        """Items, sizes and settings, and the default search, as plain values; does not load the model."""
+        """Items, sizes, settings and the default search, as plain values; does not load the model."""
         counted = stats(self.index)
         search = describe_options(
             self._search_settings(),
@@ -96,5 +96,5 @@ class Engine(IndexChanges, IndexSearch):
             self._fit_state = state, fit_state(self.index)
         fit = self._fit_state[1]
         if fit.number:
-            search["chosen_on"] = "nothing: plain values"
+            search["chosen_on"] = "nothing (untuned defaults)"
         return {**counted, "search": search, "fit": fit.as_dict()}

@@ -1,4 +1,4 @@
-"""Changes of an index: items in and out, and codes fitted to them."""
+"""Changes to an index: adding, updating and removing items, and fitting codes to them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from genius.data.report import Report
 from genius.data.rows import TableOptions
 from genius.errors import BadInput
 from genius.ingest.add import add_items
-from genius.ingest.result import AddResult
+from genius.ingest.result import AddResult, require_items
 from genius.ingest.source import ItemSource, noting_ids
 from genius.ingest.update import update_items
 from genius.types import Item
@@ -38,17 +38,16 @@ class IndexChanges(OpenIndex):
         progress: Callable[[AddResult], None] | None = None,
         fit: str = "auto",
     ) -> AddResult:
-        """Add or update items by id; searchable and on disk batch by batch, without any rebuild.
+        """Add or update items by id; each batch is durable and searchable at once, without any rebuild.
 
-        Unchanged items are not encoded again, bad ones are skipped and named in the result's report. In an
-        index for an encoder without trained codes, these are fitted at the end once that is worth it, unless
-        `fit` is `never`. With `allow_urls`, an image may be an address of the web, which is fetched.
-        With `exif`, date, place and camera of photos become metadata.
+        Unchanged items are not encoded again; bad ones are skipped and named in the result's report. In an
+        index for an encoder without trained codes, codes are fitted at the end when that is worthwhile,
+        unless `fit` is `never`. With `allow_urls`, an image can be a URL, which is fetched. With `exif`,
+        date, place and camera of photos become metadata.
         """
         if fit not in ("auto", "never"):
             raise BadInput(f"fit {fit!r}: use auto or never")
-        if isinstance(items, Item):
-            raise BadInput("add takes several items: call add([item]) for one")
+        require_items(items, "add")
         with self.index.writing():
             self.index.refresh()  # a locked or read-only index is refused before the model is loaded
         model = self.model  # and the model is loaded before writing begins
@@ -79,11 +78,10 @@ class IndexChanges(OpenIndex):
         report: Report | None = None,
         progress: Callable[[AddResult], None] | None = None,
     ) -> AddResult:
-        """Change stored items in part: an image or a text that is None stays, and so do entries of `meta`
-        that are not named; a value of None removes one. Unknown ids are skipped and named in the report.
+        """Change parts of stored items: an image or text that is None is kept, as are entries of `meta` that
+        are not named; a value of None removes an entry. Unknown ids are skipped and named in the report.
         """
-        if isinstance(changes, Item):
-            raise BadInput("update takes several changes: call update([item]) for one")
+        require_items(changes, "update")
         with self.index.writing():
             self.index.refresh()
             updated = update_items(self.index, lambda: self.model, changes, report=report, progress=progress)
@@ -105,10 +103,10 @@ class IndexChanges(OpenIndex):
     ) -> AddResult:
         """Add what a folder, a table, a tar or a single file holds, as `genius index` does.
 
-        `exclude` has patterns of names to leave out. With `prune`, items are removed that `path` had before
-        and has no longer; none, where a folder or a line could not be read. With `update`, the rows of a
-        table change stored items in part, as in `update`. `tables` says which columns are what, and whether
-        images of the web are fetched. `exif` keeps date, place and camera of the photos of a folder.
+        `exclude` has patterns of file names to skip. With `prune`, items that `path` no longer has are
+        removed, unless a folder or a line could not be read. With `update`, the rows of a table change parts
+        of stored items, as in `update`. `tables` maps columns, and says whether images are fetched from
+        URLs. `exif` stores date, place and camera of the photos in a folder.
         """
         source = ItemSource.of(path)
         report = Report() if report is None else report
@@ -137,12 +135,12 @@ class IndexChanges(OpenIndex):
         return result
 
     def remove(self, ids: str | Iterable[str]) -> int:
-        """Remove items by id, one or several; returns how many there were."""
+        """Remove one or several items by id; returns how many were removed."""
         every = [ids] if isinstance(ids, str) else ids
         return self.index.remove([id for id in every if is_storable(id)])
 
     def prune(self, source: str, keep: Collection[str]) -> int:
-        """Remove items once read from `source` whose ids are not in `keep`; returns how many there were."""
+        """Remove the items of `source` whose ids are not in `keep`; returns how many were removed."""
         return self.index.remove([id for id in self.index.truth.ids_from(source) if id not in keep])
 
     def fit(
@@ -157,11 +155,11 @@ class IndexChanges(OpenIndex):
     ) -> FitResult:
         """Fit the codes to the items as they are now, from their stored vectors; no labels are needed.
 
-        `item_bytes` is how many bytes the codes of an item take (default: as at the last fit, at first 15).
-        `pairs` are queries with the ids of items that they should find: (query, id) each, a JSONL file of
-        them, or `captions`, the texts of the collection's own pairs. They tune the codes and, with `decoder`,
-        teach one; a held-out part of them decides what is kept. All items get new codes in one transaction;
-        searches go on meanwhile. A decoder that the model had before is not used any more.
+        `item_bytes` is the size of an item's codes in bytes (default: as at the last fit, at first 15).
+        `pairs` are queries with the ids of the items they should find: (query, id) tuples, a JSONL file, or
+        `captions`, the texts of the collection's own pairs. They tune the codes and, with `decoder`, train a
+        decoder; a held-out part of them decides what is kept. All items get new codes in one transaction;
+        searches continue meanwhile. A decoder that the model had before is no longer used.
         """
         from genius.fitting.run import fit
 
@@ -179,7 +177,7 @@ class IndexChanges(OpenIndex):
             )
 
     def fit_is_due(self) -> str | None:
-        """Why fitting the codes is worth it; None if it is not."""
+        """Why a new fit would be worthwhile; None if it would not."""
         from genius.fitting.due import fit_state
 
         return fit_state(self.index).due

@@ -67,14 +67,14 @@ class OpenIndex:
         split_texts: bool = False,
         device: str = "cpu",
     ) -> Self:
-        """Make an empty index in `folder` and open it.
+        """Create an empty index in `folder` and open it.
 
-        It is for a model (a name, a folder, or one that is loaded; default: `mini`), or for an `encoder`
-        without trained codes: a hub name such as `openai/clip-vit-base-patch32`, a folder, or `vectors` for
-        embeddings of width `dim` that were made elsewhere. Such an index is searched exactly until it has
-        some hundreds of items; then codes are fitted to them. Without `vectors`, nothing but codes is kept of
-        an item: the index is small, re-ranking is by codes. With `split_texts`, texts that are longer than
-        the encoder reads are indexed in passages, and a hit says which one was found.
+        It uses a model (a name, a folder, or a loaded one; default: `mini`), or an `encoder` without trained
+        codes: a hub name such as `openai/clip-vit-base-patch32`, a folder, or `vectors` for embeddings of
+        width `dim` that were made elsewhere. Such an index is searched exactly until it has 1,000 items; then
+        codes are fitted to them. Without `vectors`, only codes are stored: the index is small, and re-ranking
+        uses codes. With `split_texts`, texts longer than the encoder reads are indexed in passages, and a hit
+        says which passage was found.
         """
         if encoder is not None:
             return cls._create_for_encoder(Path(folder), model, encoder, dim, vectors, split_texts, device)
@@ -97,7 +97,7 @@ class OpenIndex:
     def open(
         cls, folder: str | Path, *, model: str | Path | RetrievalModel | None = None, device: str = "cpu"
     ) -> Self:
-        """Open the index in `folder`; its model is loaded when first needed, unless one is given."""
+        """Open the index in `folder`; its model is loaded on first use, unless one is given."""
         index = Index.open(Path(folder))
         try:
             if index.settings.get("fit") and isinstance(model, str | Path):
@@ -123,9 +123,9 @@ class OpenIndex:
         split_texts: bool | None = None,
         device: str = "cpu",
     ) -> Self:
-        """Open the index in `folder`, or make one as `create` does.
+        """Open the index in `folder`, or create one as `create` does.
 
-        Raises BadInput if the index that is there does not keep vectors or split texts as asked,
+        Raises BadInput if an existing index does not store vectors or split texts as requested, and
         IndexMismatch if it was made by another model or encoder.
         """
         try:
@@ -194,7 +194,7 @@ class OpenIndex:
 
     @property
     def model(self) -> RetrievalModel:
-        """The model that made the index; raises IndexMismatch if its name now stands for another one."""
+        """The model that made the index; raises IndexMismatch if its name now refers to another."""
         return self._current_model().model
 
     @property
@@ -276,12 +276,12 @@ class OpenIndex:
         return chosen
 
     def get(self, id: str) -> Record | None:
-        """What is stored of an item, without its vector; None if it is not there."""
+        """A stored item, without its vector; None if there is none."""
         found = self.index.truth.record(id) if is_storable(id) else None
         return None if found is None else found[1]
 
     def vector(self, id: str) -> NDArray[np.float16]:
-        """The embedding of an item, unit length, (dim,)."""
+        """The embedding of an item: unit length, (dim,)."""
         found = self.index.truth.record(id) if is_storable(id) else None
         if found is None or self.index.dim is None:
             raise BadInput(f"no item is called {id!r}" if found is None else "this index keeps no vectors")
@@ -289,7 +289,7 @@ class OpenIndex:
 
     def thumbnail(self, id: str, side: int = THUMBNAIL) -> bytes | None:
         """A small JPEG of an item's image, made on demand; None if there is no such item, or no image of it
-        that can be read any more.
+        that can be read.
         """
         try:
             return self._thumbnail(id, side)

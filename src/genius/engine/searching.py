@@ -1,4 +1,4 @@
-"""Searches: queries to ranked hits, over one committed state of the index."""
+"""Searches: from queries to ranked hits, over one committed state of the index."""
 
 from __future__ import annotations
 
@@ -85,15 +85,15 @@ class IndexSearch(OpenIndex):
     ) -> list[list[Hit]]:
         """The `k` best items for each query, best first.
 
-        `want` is image, text, pair, any (default), or a sentence. `instruction` is a sentence that says what
-        is wanted, "" to ask without one; by default, texts and pairs are asked with a sentence and images
-        without. `search` is generate, lookup or both (default: the model's); `rerank` is none, codes or
-        vectors (default: vectors, if the index keeps them); `beam` is the beam width, in prefixes of codes.
-        `where` is a filter such as "price < 50 and not sold" (docs/filters.md): only items that pass it are
-        searched; `match` has words that must be in their text or id. With `hybrid`, items that have the words
-        of the query in their name, text or metadata rank higher (default: for queries that are a text alone,
-        unless the order is that of the search). The `offset` best are left out. `at_least` leaves out hits of
-        less confidence (0 to 1).
+        `want` is image, text, pair, any (default), or an instruction. `instruction` is a sentence that says
+        what kind of result is wanted, "" for none; by default there is one, except for images alone and for
+        texts that want texts. `search` is generate, lookup or both (default: the model's); `rerank` is none,
+        codes or vectors (default: vectors, if the index stores them); `beam` is the beam width, in prefixes
+        of codes. `where` is a filter such as "price < 50 and not sold" (docs/filters.md): only matching
+        items are searched; `match` has words that must occur in their text or id. With `hybrid`, items with
+        words of the query in their name, text or metadata rank higher (default: for queries of text alone,
+        unless hits are ranked by the search's own score). The `offset` best hits are skipped. `at_least`
+        drops hits below a confidence (0 to 1).
         """
         results = self.results(
             queries,
@@ -130,12 +130,12 @@ class IndexSearch(OpenIndex):
         facets: Sequence[str] = (),
         at_least: float | None = None,
     ) -> list[SearchResult]:
-        """As `search_batch`, with what each search touched and the state of the index that was searched.
+        """Like `search_batch`, with statistics of each search and the state of the index that was searched.
 
-        A `cursor` of a result, given with the same query and options, leads to the next page of its hits,
-        whatever is added or removed meanwhile. The item called `without` is left out. `facets` are fields
-        whose values are counted over the first 200 answers. Where no hit is as sure as `at_least`, the result
-        has the `nearest` instead.
+        Passing the `cursor` of a result with the same query and options gives its next page of hits, whatever
+        is added or removed meanwhile. The item with the id `without` is left out. `facets` are fields whose
+        values are counted over the first 200 hits. If no hit has a confidence of `at_least`, the result has
+        the `nearest` items instead.
         """
         if isinstance(queries, str | Path | Query):
             raise BadInput("search_batch answers a list of queries: call search(query) for one")
@@ -204,7 +204,7 @@ class IndexSearch(OpenIndex):
         raise IndexCorrupt(f"{folder}: arrays and truth do not agree: `genius check --repair --in {folder}`")
 
     def prepare(self, where: str | None) -> None:
-        """Make the indexes that a filter uses, as the first search with it would; raises BadInput."""
+        """Create the database indexes for a filter now rather than in the first search; raises BadInput."""
         if where is not None:
             self._filters.prepare(where, len(self._current()))
 
@@ -221,7 +221,7 @@ class IndexSearch(OpenIndex):
         offset: int = 0,
         at_least: float | None = None,
     ) -> list[Hit]:
-        """What is like a stored item, but as the words in `but` say; the item itself is left out."""
+        """Items like a stored one, changed as the text `but` says; the item itself is left out."""
         return self.like_result(
             id,
             but,
@@ -242,7 +242,7 @@ class IndexSearch(OpenIndex):
         want: Modality | str | None = None,
         **options: Any,
     ) -> SearchResult:
-        """As `like`, with what the search touched; options as for `results`."""
+        """Like `like`, with statistics of the search; options as for `results`."""
         record = self.get(id)
         if record is None:
             raise BadInput(f"no item is called {id!r}")
@@ -262,7 +262,7 @@ class IndexSearch(OpenIndex):
     ) -> Iterator[list[Hit]]:
         """All items for a query, `k` at a time, best first; options as for `search`.
 
-        No item comes twice; items that are added or changed meanwhile are left out.
+        No item appears twice; items that are added or changed meanwhile are left out.
         """
         cursor: str | None = None
         while True:
@@ -275,7 +275,7 @@ class IndexSearch(OpenIndex):
             options.pop("offset", None)  # of the first page
 
     def warm(self) -> None:
-        """Load what the first search needs, and record the programs that a GPU replays."""
+        """Load what the first search needs, and record the programs for a GPU."""
         self.search(Query(text="first") if self.index.embeds else Query(vector=np.ones(self.model.dim)), k=1)
         loaded = self._current_model()
         options = self._options(loaded.model, 10, None, None, None)

@@ -1,4 +1,4 @@
-"""An index for an encoder without trained codes: they are fitted to the items once there are enough."""
+"""An index for an encoder without trained codes: codes are fitted to the items once there are enough."""
 
 from __future__ import annotations
 

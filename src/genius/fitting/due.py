@@ -1,6 +1,6 @@
-"""Whether the codes of an index still suit its items: how many there were at the last fit, and how far off.
+"""Whether the codes of an index still suit its items: their number and distortion at the last fit and now.
 
-NumPy alone: `stats` says it without loading a model.
+Uses NumPy only, so `stats` can report it without loading a model.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@
     fit-000001/quantizer.safetensors   the codebooks
     fit-000001/decoder.safetensors     where one was trained on labelled pairs
 
-It is a whole model: `genius index --model INDEX/fit-000001` makes other indexes with the same codes. Number 0
-has the modality as its only code: with it a search compares the query with every vector, which is exact.
+It is a complete model: `genius index --model INDEX/fit-000001` makes other indexes with the same codes.
+Number 0 has the modality as its only code: a search then compares the query with every vector, which is
+exact.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _FOLDER = re.compile(r"fit-(\d{6,})")
 
 @dataclass(frozen=True, slots=True)
 class FitRecord:
-    """What an index remembers of its last fit, as plain values."""
+    """What an index stores about its last fit, as plain values."""
 
     number: int  # 0: no codes yet, search is exact
     encoder: str  # fingerprint of the encoder

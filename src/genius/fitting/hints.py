@@ -1,9 +1,9 @@
-"""What labelled pairs add to fitted codes: code vectors tuned to rank, and a decoder.
+"""What fitted codes can learn from labelled pairs: code vectors tuned for ranking, and a decoder.
 
 The codes of a collection are fitted without labels. Pairs of a query and an item it should find (clicks,
 captions) let the code vectors learn to rank (`genius.quantize.tune`), and a decoder learn the codes of the
-collection (stage 2). A part of the pairs, with items of its own, is held out: what was learned is kept only
-where these queries find more by it.
+collection (stage 2). A part of the pairs, with separate items, is held out: what was learned is kept only
+if it finds more for these queries.
 """
 
 from __future__ import annotations

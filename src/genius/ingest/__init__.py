@@ -1,1 +1,1 @@
-"""Taking items in: read, checked, encoded, quantized and committed in batches."""
+"""Adding items: read, checked, encoded, quantized and committed in batches."""

@@ -1,4 +1,4 @@
-"""Items into the index: read, encoded, quantized and committed in batches; a bad item costs only itself."""
+"""Adds items to an index: read, encoded, quantized and committed in batches; a bad item affects no other."""
 
 from __future__ import annotations
 

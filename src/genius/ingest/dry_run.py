@@ -28,7 +28,7 @@ from genius.types import Item
 def dry_run(items: Iterable[Item], known: Lookup, report: Report, *, exif: bool = False) -> AddResult:
     """How many of the items are new, changed, unchanged or repeated; of images, only the bytes are compared.
 
-    With `exif`, what the photos of stored items told of themselves is taken as unchanged.
+    With `exif`, EXIF metadata of stored items is assumed to be unchanged.
     """
     result = AddResult(report=report)
     with closing(SeenIds()) as seen:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from genius.data.exif import FACTS, photo_facts
-from genius.data.images import MAX_BYTES, open_image
+from genius.data.images import open_image, refuse_odd_file
 from genius.data.isolated import open_in_time
 from genius.data.report import printable
 from genius.data.texts import UserText, clean_text
@@ -61,7 +61,7 @@ def read_item(
     """The item to encode; or an amendment if only its path, source, metadata or stamp changed; or None.
 
     A file is read again only if its stamp does not prove it unchanged, and encoded again only if its hash or
-    the text has changed. With `exif`, what a photo tells of itself becomes metadata, where the item has none
+    the text has changed. With `exif`, the EXIF data of a photo become metadata, unless the item has an entry
     of the same name. Raises BadInput with the reason if the item cannot be used.
     """
     valid_id(item.id)
@@ -187,9 +187,7 @@ def _read(
     if source is None:
         return NO_IMAGE, None, {}
     if path is not None:
-        status = Path(path).stat()
-        if not stat.S_ISREG(status.st_mode) or not 0 < status.st_size <= MAX_BYTES:
-            open_image(path)  # raises with the reason
+        refuse_odd_file(Path(path))
         source = Path(path).read_bytes()
     if isinstance(source, bytes):
         hash = digest(source)

@@ -1,4 +1,4 @@
-"""Stored items whose files are not where they were: moved within their source, or gone."""
+"""Stored items whose files are missing: moved within their source, or deleted."""
 
 from __future__ import annotations
 

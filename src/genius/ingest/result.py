@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from genius.data.report import Report, Skipped
+from genius.errors import BadInput
+from genius.types import Item
 
 WITHOUT_IMAGE = {"image_missing": True}  # in the metadata of an item whose text alone could be read
 NAMED = 10  # repeated ids that are remembered
@@ -39,3 +42,11 @@ class AddResult:
     def skipped(self) -> tuple[Skipped, ...]:
         """The skipped items that the report remembers: name and reason."""
         return tuple(self.report.names)
+
+
+def require_items(items: object, method: str) -> None:
+    """Raise BadInput if a single item, or the name of a file, stands where `method` takes several items."""
+    if isinstance(items, Item):
+        raise BadInput(f"{method} takes several items: call {method}([item]) for one")
+    if isinstance(items, str | bytes | Path):
+        raise BadInput(f"{method} takes items, not {type(items).__name__}: Engine.add_from reads files")

@@ -1,4 +1,4 @@
-"""Changes of stored items in part: what a change does not name stays as it is."""
+"""Partial changes of stored items: what a change does not name stays as it is."""
 
 from __future__ import annotations
 

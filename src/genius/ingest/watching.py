@@ -1,4 +1,4 @@
-"""Waiting until files change, by looking at their sizes and times again and again."""
+"""Waits until files change, by polling their sizes and times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INTERVAL_S = 2.0
 def wait_for_change(
     places: Sequence[Path], ignored: Path, before: bytes, sleep: Callable[[float], None] = time.sleep
 ) -> bytes:
-    """Wait until `places` have left the state `before` and come to rest; the state they are in then."""
+    """Wait until `places` differ from the state `before` and have settled; returns the new state."""
     last = before
     while True:
         sleep(INTERVAL_S)

@@ -1,10 +1,10 @@
 """Codebooks fitted to a collection: from its embeddings alone, without queries or labels.
 
-Level 0 is the mean of each modality, so a gap between the modalities is taken out before the first code. The
-levels after it are k-means of the residuals, refined together (`genius.quantize.refine`). Items are encoded
-with a beam. Modalities that have enough items get codebooks of their own, fitted to these items alone: images
-and texts differ in other directions, and level 0 says already whose codebooks a code belongs to. Fitting
-works on a sample, so its memory and time do not grow with the collection; encoding reads items in chunks.
+Level 0 is the mean of each modality, so a gap between the modalities is removed before the first code. The
+levels after it are k-means of the residuals, refined jointly (`genius.quantize.refine`). Items are encoded
+with a beam. Modalities with enough items get their own codebooks, fitted to these items alone: images vary in
+other directions than texts, and level 0 already tells which codebooks a code belongs to. Fitting uses a
+sample, so its memory and time do not grow with the collection; encoding reads items in chunks.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def bytes_of(sizes: Sequence[int]) -> int:
 def fit_quantizer(embeddings: Tensor, modality: Tensor, options: FitOptions = FitOptions()) -> Quantizer:  # noqa: B008 (frozen)
     """A quantizer without fusion parameters, fitted to `embeddings` (n, dim) of known `modality` (n,).
 
-    Embeddings are scaled to unit length; those of a sample drawn with the seed are looked at.
+    Embeddings are scaled to unit length; only a sample drawn with the seed is used.
     """
     if not len(embeddings):
         raise BadInput("no embeddings to fit codes to: add items first")
@@ -97,8 +97,8 @@ def fit_quantizer(embeddings: Tensor, modality: Tensor, options: FitOptions = Fi
 def own_modalities(modality: Tensor, codes: int) -> list[int]:
     """Modalities that get codebooks of their own, the most common first; none if there is one modality only.
 
-    They have some items for each of the `codes` of a level: codebooks of fewer items know these by heart, and
-    items that come later are coded worse by them than by codebooks of all items.
+    They have several items for each of the `codes` of a level: codebooks fitted to fewer items overfit, and
+    code later items worse than codebooks fitted to all items.
     """
     counts = torch.bincount(modality, minlength=MODALITIES)
     common = counts.argsort(descending=True, stable=True).tolist()

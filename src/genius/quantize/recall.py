@@ -47,14 +47,14 @@ def code_recall(quantizer: Quantizer, pairs: Pairs, k: int = 5) -> dict[str, flo
 def phi_recall(pairs: Pairs, k: int = 5, queries: Tensor | None = None, items: Tensor | None = None) -> float:
     """Hit rate of exact search on phi, the mean over the tasks: the reference for z and codes.
 
-    `queries` and `items` are the rows that ask and are searched, by default all.
+    `queries` are the rows that are searched for and `items` those searched in, by default all.
     """
     queries = torch.arange(pairs.queries, device=pairs.device) if queries is None else queries
     return mean_over_tasks(_phi_hits(pairs, k, queries, items), pairs.task[queries])
 
 
 def least_share_of_phi(quantizer: Quantizer, pairs: Pairs, k: int = 5) -> float:
-    """The least share of phi's hit rate that z keeps, among the tasks; 1 where z is nowhere behind."""
+    """The smallest share of phi's hit rate that z retains in any task; 1 if z is never behind."""
     queries = torch.arange(pairs.queries, device=pairs.device)
     wanted = rate_by_task(_phi_hits(pairs, k, queries), pairs.task)
     z_hits = exact_hits(fuse_queries(quantizer, pairs), fuse_items(quantizer, pairs), pairs, k)

@@ -35,18 +35,19 @@ def refine(
 ) -> tuple[float, ...]:
     """Lower the quantization error of z (n, dim) by `rounds` of encoding and fitting.
 
-    A round encodes all z with the beam, then sweeps over the levels: each code vector becomes the mean of
-    the residuals that the other levels leave. So the sum is fitted as a whole, while codes are found level by
-    level. `anchor` counts the old vector as that many members, so that rare codes do not overfit single
-    vectors; codes without members move to the most used ones, to share their members. With `ordered`, the
-    sums of the first levels are fitted too, a little: else levels lose their order after some rounds, and the
-    beam no longer finds the best codes. Errors are then relative to the `_spread` of items: one that is small
-    where items lie far apart changes the order of those that lie close together. Items with a large error
-    count more, as one that is far from its codes is not found at all, and code vectors are kept short, so
-    that no code is spent on a single item and the errors of items differ less. Of many rounds, the first ones
-    fit a random part of the items each: code vectors that are fitted to all items draw them to the codes that
-    they have, and after some rounds no code changes any more. Returns the mean squared error before each
-    round and after the last; the state with the least error, in this sense, is kept.
+    Each round encodes all z with the beam and then sweeps over the levels: each code vector becomes the mean
+    of the residuals that the other levels leave. So the sum is fitted as a whole, while codes are found level
+    by level. `anchor` counts the old vector as that many members, so that rare codes do not overfit single
+    vectors; codes without members move next to the most used ones, to share their members. With `ordered`,
+    the sums of the first levels get some weight, too: otherwise the levels lose their order after some
+    rounds, and the beam no longer finds the best codes. Errors are then relative to the `_spread` of the
+    items: an error that is small where items lie far apart changes the order of items that lie close
+    together. Items with a large error count more, because one that is far from its codes is not found at all;
+    and code vectors are kept short, so that no code is spent on a single item and errors differ less between
+    items. If there are many rounds, each of the first ones fits a random part of the items: code vectors
+    fitted to all items pull them towards the codes they have, and after some rounds no code would change any
+    more. Returns the mean squared error before each round and after the last; the state with the least error,
+    in this sense, is kept.
     """
     z = z.to(quantizer.vectors)
     errors: list[float] = []

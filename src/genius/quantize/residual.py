@@ -38,9 +38,9 @@ class ResidualQuantizer(nn.Module):
     nearest code vector, as released), `classifier` (a linear classifier; nothing is subtracted from the
     residual, supplement C.2) or `none` (there is no such level). With `shared`, all other levels use one
     codebook (supplement, Table 6). `codebooks` is `common`, or `modality`: all other levels have a codebook
-    for each modality. `encoding` and `weighted` are true of some older fits: in the first, codes are found by
-    other code vectors than those that they stand for; the second have a metric in their files that is not
-    used.
+    for each modality. `encoding` and `weighted` are true for some older fits: with the first, items are
+    encoded with other code vectors than they are decoded with; with the second, the files have a metric that
+    is not used.
     """
 
     vectors: Tensor

@@ -28,10 +28,10 @@ def default_options(chosen: Mapping[str, Any], *, vectors: bool) -> dict[str, An
 def widened(options: SearchOptions, items: int) -> SearchOptions:
     """The options with the default beam for so many items.
 
-    Among more items the nearest lie under more prefixes. A lookup that is re-ranked by vectors finds them
-    again with a wider beam, and re-ranks as many as before: what the codes put behind those is hardly ever
-    near. By codes it loses little by the beam, up to some million items, and much that the codes do not tell
-    apart.
+    In a larger collection the nearest items are spread over more prefixes. A lookup re-ranked by vectors
+    finds them again with a wider beam. The number of re-ranked items can stay the same, as items that the
+    codes rank lower are hardly ever near. Re-ranking by codes, up to a few million items, loses little
+    through the beam and much more because the codes do not tell items apart.
     """
     if items <= MANY_ITEMS or options.method != "lookup" or options.rerank != "vectors":
         return options
@@ -44,11 +44,11 @@ def describe_options(
 ) -> dict[str, Any]:
     """The same for `stats`: always with method, beam and re-ranking, and on which split they were chosen.
 
-    An index without `codes` has one way to search.
+    An index without `codes` can only be searched exactly.
     """
     if not codes:
         return {"method": "exact", "because": "there are no codes yet: all embeddings are compared"}
     options = default_options(chosen, vectors=vectors)
     plain = widened(SearchOptions(**options), items)
     shown = options | {"method": plain.method, "beam": plain.beam, "rerank": plain.rerank}
-    return shown | {"chosen_on": "val" if chosen else "nothing: plain values"}
+    return shown | {"chosen_on": "val" if chosen else "nothing (untuned defaults)"}

@@ -1,4 +1,4 @@
-"""Items that are there twice: with the same content, or as close to each other as two copies of a picture."""
+"""Duplicates: items with the same content, or as similar as two copies of a picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tries of the items since the last generation, kept from one state to the next.
+"""The tries of the items added since the last generation, reused from one state to the next.
 
 Their row numbers are cut into three ranges: up to a multiple of 16,384, up to a multiple of 1,024, and the
 rest. A new item changes only the last range, so a change costs the same however many items there are; a

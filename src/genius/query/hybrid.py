@@ -1,13 +1,13 @@
 """One ranking by vectors and by words together.
 
-An item that has words of the query ranks as if it were more similar than its vector says, by so many standard
-deviations of the similarities with a sample of the items:
+An item with words of the query ranks as if its similarity were larger than that of its vector. The
+difference, in standard deviations of the similarities with a sample of the items, is
 
-    s / 4 + 8 s^4,   s from 0 to 1 its score by words
+    s / 4 + 8 s^4,   where s, from 0 to 1, is its word score
 
-so some of the words decide between items of about the same similarity, and an item that has all of them (a
+A few matching words thus decide between items of similar similarity, and an item that has all of them (a
 product number, the name of a file) comes first. The weights were chosen on validation data
-(benchmarks/words.py). Only the second term makes an answer more sure: with the first one, confidence was far
+(benchmarks/words.py). Only the second term raises the confidence: with the first one, confidence was far
 above the share of right answers. The score of a hit remains the similarity of the vectors.
 """
 
@@ -34,7 +34,7 @@ LEAST_DEVIATION = 0.02  # of similarities that are all alike
 
 
 class WordWeights(NamedTuple):
-    """Standard deviations that a full match counts: in proportion to the score, and for all words."""
+    """How many standard deviations a full match is worth: in proportion to the score, and for all words."""
 
     share: float = 0.25
     full: float = 8.0

@@ -1,4 +1,4 @@
-"""A loaded model with its searchers, which are made when first needed."""
+"""A loaded model with its searchers, which are created on first use."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """One ranking out of one per modality.
 
-Each modality is searched with a sub-query of its own. The similarities of a model that was trained on all
-modalities together can be compared; other models have a modality gap: to a text, every text is closer than
-any image. So the score of an item is its similarity standardized within its modality:
+Each modality is searched with its own sub-query. A model trained on all modalities together has comparable
+similarities; other models have a modality gap: to a text, every text is closer than any image. Therefore the
+score of an item is its similarity standardized within its modality:
 
     (similarity - background) / deviation
 

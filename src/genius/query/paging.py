@@ -1,8 +1,9 @@
 """Pages of one ranking, and the cursor that leads from one to the next while the index changes.
 
 A cursor names the last row of the index when the first page was asked for, and the rows that were shown. The
-next page is cut from a new search: without what was shown, and without what has come since. So no item comes
-twice, items that are added or changed meanwhile do not move the others, and removed ones are just not there.
+next page is cut from a new search: without what was shown, and without what has come since. So no item
+appears twice, items that are added or changed meanwhile do not shift the others, and removed ones are
+skipped.
 """
 
 from __future__ import annotations

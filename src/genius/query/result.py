@@ -23,9 +23,9 @@ class SearchResult(NamedTuple):
     nearest: Sequence[Hit] = ()  # the best ones, where none is as sure as was asked for
 
     def at_least(self, confidence: float | None) -> SearchResult:
-        """The hits that are at least so sure; if none of a first page is, its hits become the `nearest`.
+        """The hits with at least this confidence; if a first page has none, its hits become the `nearest`.
 
-        The next page may have more of them where words count in the order, but not in how sure a hit is.
+        Later pages may have more, where words affect the ranking but not the confidence.
         """
         if confidence is None:
             return self

@@ -31,7 +31,7 @@ class Subquery(NamedTuple):
 
     @property
     def have(self) -> Modality | None:
-        """The modality of the query itself; of a vector, nobody knows."""
+        """The modality of the query itself; unknown for a vector."""
         if self.vector is not None:
             return None
         return Modality.of(image=self.image is not None, text=self.text is not None)

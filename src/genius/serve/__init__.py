@@ -1,1 +1,1 @@
-"""The engine over HTTP: an API, metrics, and one page for people. Needs the extra `serve`."""
+"""The engine over HTTP: an API, metrics, and a search page. Needs the extra `serve`."""

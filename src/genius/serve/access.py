@@ -1,4 +1,4 @@
-"""Who may ask: names the server answers to, sites whose pages may ask, and the key."""
+"""Access control: host names the server answers to, sites whose pages may use the API, and the key."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def is_open(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    """What the head of a request must have."""
+    """What the headers of a request must have."""
 
     key: str | None = None
     loopback: bool = True  # answer only to names of this machine, so that no site on the web reaches it

@@ -1,4 +1,4 @@
-"""The application: routes and page behind the gate, errors as JSON with the way on."""
+"""The application: routes and page behind the gate, errors as JSON that say what to do."""
 
 from __future__ import annotations
 
@@ -34,6 +34,12 @@ STATUS: tuple[tuple[type[GeniusError], int], ...] = (
     (GeniusError, 503),  # a damaged or strange index: its owner has to act, the asker cannot
 )
 
+ROUTES = "/openapi.json describes all routes"
+NO_ROUTE = {  # what Starlette says, and what helps
+    (404, "Not Found"): f"no such route: {ROUTES}",
+    (405, "Method Not Allowed"): f"this route has no such method: {ROUTES}",
+}
+
 
 def create_app(
     engine: Engine,
@@ -49,8 +55,8 @@ def create_app(
 
     With `loopback` it answers only requests that name localhost, so that no site on the web can reach it
     through a browser; if it needs no key either, it shows files, their paths and where photos were taken;
-    with `places`, others show the last, too. `origins` are sites whose pages may ask. `failed` is called if
-    the model cannot be loaded; `app.state.backend.error` then says why.
+    with `places`, others show the last, too. `origins` are sites whose pages may use the API. `failed` is
+    called if the model cannot be loaded; `app.state.backend.error` then says why.
     """
     backend = EngineBackend(engine, limits or Limits(), Metrics())
     return app_for(backend, key=key, loopback=loopback, origins=origins, places=places, failed=failed)
@@ -135,7 +141,8 @@ def _add_errors(app: FastAPI) -> None:
 
     async def http(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return JSONResponse({"detail": str(error.detail)}, error.status_code, error.headers)
+        detail = NO_ROUTE.get((error.status_code, str(error.detail)), str(error.detail))
+        return JSONResponse({"detail": detail}, error.status_code, error.headers)
 
     async def invalid(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)

@@ -1,4 +1,4 @@
-"""The gate every request passes: who may ask, how much may be sent, how many at a time; and what is noted."""
+"""The gate that every request passes: access, size and rate limits, and logging."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes under a key of the client's: sent again, they are answered again and not carried out again."""
+"""Idempotency keys: a change that is sent again gets its first answer and is not carried out again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one server takes on. Whatever exceeds it is refused with a status that says so."""
+"""The limits of one server. Whatever exceeds them is refused with a status that says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One JSON object per line: what happened, when, and how long it took. Never what somebody searched for."""
+"""One JSON object per line: what happened, when, and how long it took. Never what was searched for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server counts, in Prometheus' form."""
+"""The server's metrics, in Prometheus' format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections that end by themselves: of clients that do not send, do not read, or are too many."""
+"""Closes connections of clients that do not send or do not read, and those that are too many."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from genius.serve.limits import Limits
 
 
 class BoundedProtocol(H11Protocol):
-    """HTTP on one connection, hung up on when the client keeps it waiting.
+    """HTTP on one connection, which is closed if the client keeps it waiting.
 
     The head of a request must come within `head_s`; a response must make progress within `send_s`. When there
-    are too many connections, the one that has asked nothing for longest is closed.
+    are too many connections, the one that has been idle for longest is closed.
     """
 
     limits = Limits()

@@ -46,6 +46,7 @@ from genius.serve.schemas import (
 from genius.types import Hit
 
 M = TypeVar("M", bound=BaseModel)
+SEND = "send JSON with `content-type: application/json`, or a form with `content-type: multipart/form-data`"
 SHOWN_LIMITS = ("beam", "hits", "depth", "items", "body", "pixels")
 TAGS = {400: "not HTTP as it should be", 401: "key missing or wrong", 403: "asked by another site's page"}
 TAGS |= {408: "sent too slowly", 413: "too large", 422: "cannot be used", 429: "too many", 503: "busy"}
@@ -118,7 +119,7 @@ def routes(backend: Backend, *, originals: bool, places: bool) -> APIRouter:
             ids=[item.id for item in items],
         )
 
-    @api.get("/v1/items", summary="Stored items, those that pass a filter", response_model=ListResponse)
+    @api.get("/v1/items", summary="Stored items, optionally filtered", response_model=ListResponse)
     async def browse(
         where: Annotated[Where | None, Query()] = None,
         limit: Annotated[int | None, Query(ge=0, description="How many items; by default 100.")] = None,
@@ -162,7 +163,7 @@ def routes(backend: Backend, *, originals: bool, places: bool) -> APIRouter:
 
     @api.get(
         "/v1/items/{id}/thumbnail",
-        summary="A small picture of one item",
+        summary="A thumbnail of one item",
         response_class=Response,
         responses={**JPEG, **MISSING},
     )
@@ -172,7 +173,7 @@ def routes(backend: Backend, *, originals: bool, places: bool) -> APIRouter:
 
     @api.get(
         "/v1/items/{id}/original",
-        summary="The image file of one item, on a server for its own machine",
+        summary="The image file of one item (only on a server without a key)",
         response_class=Response,
         responses={**ANY_IMAGE, **MISSING},
     )
@@ -188,7 +189,7 @@ def routes(backend: Backend, *, originals: bool, places: bool) -> APIRouter:
             headers={"cache-control": "private, max-age=60"},
         )
 
-    @api.get("/v1/codes", summary="What shares a prefix of codes", response_model=CodesResponse)
+    @api.get("/v1/codes", summary="The items under a prefix of codes", response_model=CodesResponse)
     async def codes(
         prefix: Annotated[str, Query(max_length=400, description="Codes with commas between them.")] = "",
     ) -> Response:
@@ -198,23 +199,23 @@ def routes(backend: Backend, *, originals: bool, places: bool) -> APIRouter:
             child.some = [_shown(item, originals, places) for item in child.some]
         return _json(found)
 
-    @api.get("/v1/stats", summary="What is in the index", response_model=StatsResponse)
+    @api.get("/v1/stats", summary="Statistics of the index", response_model=StatsResponse)
     async def stats() -> dict[str, Any]:
         caps = {name: getattr(limits, name) for name in SHOWN_LIMITS}
         return {**await backend.stats(), "limits": caps}
 
-    @api.get("/healthz", summary="Whether the server lives")
+    @api.get("/healthz", summary="Whether the server is alive")
     async def health() -> Health:
         return Health(status="ok")
 
-    @api.get("/readyz", summary="Whether the server can answer", responses={503: {"model": Health}})
+    @api.get("/readyz", summary="Whether the server can answer searches", responses={503: {"model": Health}})
     async def ready(response: Response) -> Health:
         response.status_code = 200 if backend.status == "ready" else 503
         return Health(status=backend.status)
 
     @api.get(
         "/metrics",
-        summary="Figures for Prometheus",
+        summary="Metrics for Prometheus",
         response_class=Response,
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )
@@ -318,6 +319,8 @@ async def _form(request: Request) -> dict[str, Any]:
 def _complaint(error: dict[str, Any], kind: type[BaseModel]) -> str:
     place = ".".join(str(part) for part in error["loc"])
     what = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "json_invalid":
+        what = f"{what}: {SEND}"
     if error["type"] == "extra_forbidden":
         what = _no_such_field(error["loc"], kind)
     return printable(f"{place}: {what}" if place else what)

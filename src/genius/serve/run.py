@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import sys
 from collections.abc import Collection
@@ -21,7 +22,10 @@ def listen(host: str, port: int) -> socket.socket:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family, backlog=1024)
     except OSError as error:
-        raise BadInput(f"cannot listen on {host}:{port} ({error.strerror}): choose another --port") from None
+        reason = str(error.strerror).partition(" (while attempting")[0]  # the address is named already
+        wrong_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+        option = "--host" if wrong_host else "--port"
+        raise BadInput(f"cannot listen on {host}:{port} ({reason}): choose another {option}") from None
 
 
 def address_of(listening: socket.socket) -> str:

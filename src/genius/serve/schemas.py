@@ -100,31 +100,35 @@ class SearchRequest(BaseModel):
     like: str | None = Field(
         None, max_length=MAX_ID, description="Id of a stored item to start from; it is not among the hits."
     )
-    want: Want = Field("any", description="What may be found.")
+    want: Want = Field("any", description="The kind of result.")
     instruction: str | None = Field(
         None,
         max_length=MAX_INSTRUCTION,
-        description="A sentence that says what is wanted; empty: none; absent: the default.",
+        description="A sentence on what kind of result is wanted; empty: none; absent: the default.",
     )
-    at_least: float | None = Field(None, ge=0, le=1, description="Leave out hits of less confidence.")
+    at_least: float | None = Field(None, ge=0, le=1, description="Leave out hits below this confidence.")
     k: Annotated[int, _capped("hits")] = Field(
         20, ge=1, validation_alias=AliasChoices("k", "limit"), description="How many hits (or: limit)."
     )
     beam: Annotated[int | None, _capped("beam")] = Field(
-        None, ge=1, description="How many prefixes of codes are followed."
+        None, ge=1, description="How many prefixes of codes are kept per level."
     )
     search: Literal["generate", "lookup", "both"] | None = Field(None, description="How items are found.")
-    rerank: Literal["none", "codes", "vectors"] | None = Field(None, description="What orders them.")
+    rerank: Literal["none", "codes", "vectors"] | None = Field(
+        None, description="What re-ranks the candidates."
+    )
     match: str | None = Field(
-        None, max_length=MAX_INSTRUCTION, description="Words that must be in the text or the id of an item."
+        None, max_length=MAX_INSTRUCTION, description="Words that must occur in the text or id of an item."
     )
     hybrid: bool | None = Field(
-        None, description="Whether items that have the words of the text rank higher; null: for a text alone."
+        None, description="Whether items with words of the text rank higher; null: only for text alone."
     )
     where: Where | None = None
-    offset: int = Field(0, ge=0, description="How many of the best hits are left out.")
+    offset: int = Field(0, ge=0, description="Skip this many of the best hits.")
     cursor: str | None = Field(
-        None, max_length=MAX_CURSOR, description="Of the answer before, for the next page of the same search."
+        None,
+        max_length=MAX_CURSOR,
+        description="From the last response, for the next page of the same search.",
     )
     facets: FacetNames = Field(default_factory=list, description=FACETS)
 
@@ -148,7 +152,7 @@ class SearchRequest(BaseModel):
 
 
 class ItemResponse(BaseModel):
-    """An item as it is shown."""
+    """A stored item."""
 
     id: str
     modality: Modality
@@ -156,18 +160,18 @@ class ItemResponse(BaseModel):
     text: str | None = None
     image: bool = Field(description="Whether it has a picture: see its thumbnail.")
     meta: dict[str, Any]
-    path: str | None = Field(None, description="Its file; told only by a server without a key.")
+    path: str | None = Field(None, description="Its file; shown only by a server without a key.")
 
 
 class HitResponse(ItemResponse):
     """An item that was found."""
 
-    score: float = Field(description="Similarity of query and item; words count in the order only.")
+    score: float = Field(description="Similarity of query and item; words do not change it.")
     confidence: float | None = Field(
         description="How often such answers are right, from 0 to 1; null if the model is not calibrated."
     )
     rank: int
-    missing: bool = Field(False, description="Whether its file is not where it was.")
+    missing: bool = Field(False, description="Whether its file is missing.")
     span: tuple[int, int] | None = Field(
         None,
         description="Start and end, in code points, of the passage of `text` that was found; null where the "
@@ -186,14 +190,14 @@ class SearchResponse(BaseModel):
     """Hits, best first, and what it took to find them."""
 
     hits: list[HitResponse]
-    nearest: list[HitResponse] = Field(description="The best there are, if none reaches `at_least`.")
+    nearest: list[HitResponse] = Field(description="The best items, if no hit reaches `at_least`.")
     took_ms: float
-    generation: int = Field(description="Generation of the arrays that answered.")
-    changes: int = Field(description="Committed changes of the index that the answer knows of.")
+    generation: int = Field(description="Generation of the arrays that were searched.")
+    changes: int = Field(description="Number of committed changes of the index that was searched.")
     beams: int = Field(description="Prefixes of codes the search ended with.")
     leaves: int = Field(description="Items under them.")
     batch: int = Field(description="Searches that were answered together.")
-    pool: int = Field(description="Items that could have been found: what the filter and `want` keep.")
+    pool: int = Field(description="Items that match the filter and `want`.")
     facets: dict[str, list[FacetValue]] = Field(
         description="For each field asked for, its most frequent values among the first 200 answers."
     )
@@ -204,7 +208,7 @@ class ListResponse(BaseModel):
     """Stored items, in the order they were added."""
 
     items: list[ItemResponse]
-    total: int = Field(description="Items that pass the filter.")
+    total: int = Field(description="Items that match the filter.")
     facets: dict[str, list[FacetValue]] = Field(
         description="For each field asked for, its most frequent values among all these items."
     )
@@ -212,12 +216,12 @@ class ListResponse(BaseModel):
 
 
 class NewItem(BaseModel):
-    """An item to add, or to put in the place of the one with the same id."""
+    """An item to add, or to replace the one with the same id."""
 
     model_config = ConfigDict(extra="forbid")
 
     id: str = Field(
-        "", min_length=1, max_length=MAX_ID, description="Without one, the item is named after its content."
+        "", min_length=1, max_length=MAX_ID, description="Without one, an id is derived from the content."
     )
     text: str | None = None
     image: ImageBytes | None = None
@@ -235,7 +239,7 @@ class NewItem(BaseModel):
 
 
 class ItemPatch(BaseModel):
-    """What is to change of an item; what is left out stays as it is."""
+    """Changes to an item; what is left out stays as it is."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -294,7 +298,7 @@ class ChildCode(BaseModel):
 
 
 class CodesResponse(BaseModel):
-    """What shares a prefix of codes."""
+    """The items under a prefix of codes."""
 
     prefix: list[int]
     levels: int
@@ -318,12 +322,12 @@ class StatsResponse(BaseModel):
 
 
 class Health(BaseModel):
-    """How the server is."""
+    """Health of the server."""
 
     status: Literal["ok", "ready", "loading", "stuck", "stopping", "failed"]
 
 
 class Problem(BaseModel):
-    """What is wrong, and how to go on."""
+    """What is wrong, and what to do."""
 
     detail: str

@@ -1,4 +1,4 @@
-"""Is the index whole? Every page, every row, every array; and the way back when it is not."""
+"""Checks every page, row and array of an index, and repairs a damaged one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CheckReport:
 
 
 def check(folder: Path) -> CheckReport:
-    """Read everything and say what is wrong; changes nothing."""
+    """Read everything and report what is wrong; changes nothing."""
     findings = CheckReport()
     try:
         with Index.open(folder) as index:
@@ -52,7 +52,7 @@ def check(folder: Path) -> CheckReport:
 
 
 def repair(folder: Path) -> tuple[CheckReport, RepairReport]:
-    """Mend what `check` finds: what was found, and what could be saved of a damaged truth."""
+    """Repair what `check` finds; returns what was found, and what could be saved of a damaged truth."""
     salvage = RepairReport()
     findings = check(folder)
     if findings.truth:

@@ -1,4 +1,4 @@
-"""The SQLite file of an index: made whole, opened with the right guarantees, its errors turned into ours."""
+"""The SQLite file of an index: created atomically, opened with the right guarantees, errors translated."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FROZEN = "mode=ro&immutable=1"  # reads the file alone; right only as long as no
 def create(
     file: Path, settings: Mapping[str, Any], fill: Callable[[sqlite3.Connection], None] | None = None
 ) -> None:
-    """Make a truth with these settings and what `fill` puts into it; it appears whole or not at all.
+    """Create a truth with these settings and the content from `fill`; it appears completely or not at all.
 
     It is built with a rollback journal and switched to WAL at the end, so that all of its content is in the
     main file when that is renamed.
@@ -152,7 +152,7 @@ def _connect(file: Path, mode: str) -> sqlite3.Connection:
 
 
 def corrupt(file: Path, what: str) -> IndexCorrupt:
-    """The error for a damaged truth, with the command that mends it."""
+    """The error for a damaged truth, with the command that repairs it."""
     return IndexCorrupt(
         f"{file} is damaged ({what}): `genius check --repair --in {file.parent}` saves what can be read "
         "and lists the rest"
@@ -161,7 +161,7 @@ def corrupt(file: Path, what: str) -> IndexCorrupt:
 
 @contextmanager
 def sqlite_errors(file: Path) -> Iterator[None]:
-    """Turn SQLite's errors into ours: damage, a refusing disk, or somebody else's lock."""
+    """Translate SQLite's errors: damage, a disk that cannot be written, or another process's lock."""
     try:
         yield
     except sqlite3.Error as error:

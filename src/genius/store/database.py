@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from genius.errors import IndexLocked, IndexMismatch, StorageError
+from genius.errors import BadInput, IndexLocked, IndexMismatch, StorageError
 from genius.failpoints import failpoint
 from genius.locks import OrderedLock
 from genius.store import schema
@@ -32,6 +32,7 @@ class Database:
         self._open = connect(file)
         self._turn = OrderedLock("truth")
         self._depth = 0  # of uses inside each other
+        self._closed = False
         self._fixed: dict[str, Any] | None = None  # settings that another file of this name must have, too
 
     @property
@@ -46,6 +47,7 @@ class Database:
 
     def close(self) -> None:
         """Close the file; what was committed stays."""
+        self._closed = True
         with suppress(sqlite3.Error):
             self._open.connection.close()
 
@@ -139,7 +141,9 @@ class Database:
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """A turn at the file that has the name now; all access is inside of it."""
+        """Exclusive use of the file that has the name now; every access happens inside."""
+        if self._closed:
+            raise BadInput(f"the index in {self.file.parent} was closed: open it again")
         with self._turn, sqlite_errors(self.file):
             if not self._depth and not self._open.is_current():
                 self._reopen()

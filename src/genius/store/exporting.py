@@ -1,6 +1,6 @@
-"""An index as one file: JSON lines with everything that is stored, or a tar that holds the images as well.
+"""An index as one file: JSON lines with everything that is stored, or a tar that also has the images.
 
-The first line (or member) is the head: format, model, sizes and the number of items. An item is one object:
+The first line (or member) is the header: format, model, sizes and the number of items. An item is one object:
 `id`, `modality`, `codes`, and where there are any `path`, `text`, `source`, `meta`, `vector` (float16,
 base64), `thumbnail` (JPEG, base64), `passages` (of a long text: `start` and `end` in it and, but for the
 first, `codes` and `vector`) and, in a tar, `file`, the member with its image. Codes that were fitted to the

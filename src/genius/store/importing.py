@@ -1,4 +1,4 @@
-"""An export back into an index, new or existing.
+"""Imports an export into a new or existing index.
 
 Everything is read and checked before anything is written. No path in an export is ever followed: one that a
 JSON line names is kept as a string, and images come from the members of a tar alone.
@@ -41,7 +41,7 @@ _WRONG = (BadInput, ValueError, KeyError, TypeError, AttributeError, RecursionEr
 
 
 def import_file(file: Path, folder: Path, *, partial: bool = False, report: Report | None = None) -> int:
-    """Put the items of an export (JSON lines or tar) into the index in `folder`, made if it is not there.
+    """Put the items of an export (JSON lines or tar) into the index in `folder`, created if there is none.
 
     Items of equal id are replaced. Images of a tar are put beside the index, in `files/`. An export that is
     not whole, or has a bad item, is refused and changes nothing; with `partial`, whatever items can be used

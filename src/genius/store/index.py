@@ -1,4 +1,4 @@
-"""The index on disk: the truth, the generation that caches it, and the small changes since."""
+"""The index on disk: the truth, the generation built from it, and the changes since then."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ class Index:
         self._passages: tuple[int, PassageRows] | None = None  # up to which row they are known
 
     def _use(self, settings: dict[str, Any]) -> None:
-        """Take over the settings of the truth."""
+        """Adopt the settings of the truth."""
         self.settings = settings
         self.levels = len(settings["sizes"])
         self.dim: int | None = settings["dim"] if settings["vectors"] else None
         self._builder = GenerationBuilder(self.truth, settings["sizes"], self.dim)
 
     def refresh(self) -> None:
-        """Look whether another process has fitted the codes anew, and take over what has changed."""
+        """Adopt what has changed if another process has refitted the codes."""
         settings = self.truth.settings()
         if fixed_settings(settings) != fixed_settings(self.settings):
             self._use(settings)
@@ -138,7 +138,7 @@ class Index:
             raise
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         if self._snapshot is not None:
             self._snapshot.generation.close()
             self._snapshot = None
@@ -188,7 +188,7 @@ class Index:
 
     @contextmanager
     def writing(self, wait: bool = True) -> Iterator[None]:
-        """Be the only writer for a while; raises IndexLocked naming who is, or StorageError.
+        """Be the only writer for a while; raises IndexLocked naming the current one, or StorageError.
 
         Another process that writes is never waited for, another thread only with `wait`.
         """
@@ -275,7 +275,7 @@ class Index:
         return GenerationRef(*self.truth.settings().get("generation") or ())
 
     def snapshot(self) -> Snapshot:
-        """The present state; the same object as long as nothing changed. A damaged cache is rebuilt."""
+        """The current state; the same object as long as nothing has changed. A damaged cache is rebuilt."""
         damaged: list[CacheDamaged] = []
         for attempt in range(ATTEMPTS):
             try:

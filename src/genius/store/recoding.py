@@ -1,4 +1,4 @@
-"""New codes for every item of an index, with the settings that go with them: all of it or nothing."""
+"""New codes for every item of an index, with the matching settings, in one transaction."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def recode(
 ) -> None:
     """Give every item the codes that `encode` makes of its vector, and put `settings` in place.
 
-    A new generation is published first; one transaction then changes codes and settings and names it. So a
-    process that is killed leaves the old state or the new one, and searches go on meanwhile.
+    A new generation is published first; one transaction then changes codes and settings and refers to it. A
+    killed process therefore leaves the old state or the new one, and searches continue meanwhile.
     """
     require_vectors(index)
     with index.writing():
@@ -54,7 +54,7 @@ def recode(
 
 
 def require_vectors(index: Index) -> None:
-    """Raise BadInput, with the cure, unless the index keeps what codes are made from."""
+    """Raise BadInput, with what to do, unless the index stores the vectors that codes are made from."""
     if index.dim is None:
         raise BadInput(
             f"{index.folder} keeps codes only, and new codes are made from vectors: make an index that keeps "

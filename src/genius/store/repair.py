@@ -1,4 +1,4 @@
-"""Saving what can be read of a damaged truth: a new file takes its place, and the rest is listed.
+"""Saves what can be read of a damaged truth: a new file takes its place, and lost items are listed.
 
 A damaged tree can give rows twice, in any order, or for ever, and any type in any column. So every scan has
 to go upwards and ends after as many rows as the file can hold, and only rows with the right checksums count.

@@ -1,4 +1,4 @@
-"""One state of an index: what its generation holds, what has gone since, and what has come."""
+"""One state of an index: what its generation holds, and what was removed and added since."""
 
 from __future__ import annotations
 

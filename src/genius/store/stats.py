@@ -1,4 +1,4 @@
-"""What there is to say about an index without loading its model."""
+"""Statistics of an index, without loading its model."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 `words` has whole words of id and file name, text and metadata, for a ranking by words. `trigrams` has all
 runs of three characters of id and text, to find parts of words. Neither keeps the texts themselves, so a row
-is taken out by giving its texts again. Both can be made again from the items at any time: a damaged one is
+is removed by passing its texts again. Both can be rebuilt from the items at any time: a damaged one is
 dropped. An index without them gets them with its next change.
 """
 

@@ -86,7 +86,7 @@ async function add() {
     const answer = await api.add({ id: $("add-id").value.trim(), text, image: picture });
     const name = $("add-id").value.trim() || picture?.name || (text.length > 40 ? `${text.slice(0, 40)}…` : text);
     $("add").close();
-    toast(answer.added ? `Added “${name}”. It can be found now.` : answer.updated ? `Updated “${name}”.` : `“${name}” was there already.`);
+    toast(answer.added ? `Added “${name}”. It is searchable now.` : answer.updated ? `Updated “${name}”.` : `“${name}” was there already.`);
     countItems();
   } catch (error) {
     $("add-problem").textContent = error.again ? `${error.message} Nothing is lost: try again.` : error.message;

@@ -40,7 +40,7 @@ export function about(item) {
   if (shows("name")) line.append(make("span", { className: "name", textContent: shortId(item), title: item.id }));
   if (shows("sure") && typeof item.confidence === "number") {
     const sure = make("span", { className: "sure", textContent: percent(item.confidence) });
-    sure.title = `Of answers like this one, about ${percent(item.confidence)} are the one that was meant`;
+    sure.title = `Of answers like this one, about ${percent(item.confidence)} are right`;
     line.append(sure);
   }
   if (line.children.length) parts.push(line);

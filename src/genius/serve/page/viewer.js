@@ -45,7 +45,7 @@ function show(item) {
   const [before, found, after] = textAround(item);
   $("detail-text").replaceChildren(before, item.span ? make("mark", { textContent: found }) : found, after);
   $("detail-text").hidden = !item.text;
-  $("detail-problem").textContent = item.missing ? "Its file is not where it was when it was read." : "";
+  $("detail-problem").textContent = item.missing ? "Its file was moved or deleted." : "";
   showPicture(item);
   showFacts(item);
   sayPlace();
