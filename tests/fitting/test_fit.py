@@ -55,7 +55,8 @@ def test_a_collection_without_codes_is_searched_exactly(tmp_path: Path) -> None:
             assert [hit.id for hit in engine.search(Query(vector=query))] == exact(points, query, 10)
         assert engine.stats()["search"]["method"] == "exact"
         engine.fit()
-        assert engine.stats()["search"]["method"] == "lookup"
+        search = engine.stats()["search"]
+        assert (search["method"], search["beam"]) == ("lookup", 200)  # as wide as that of `mini`
 
 
 def test_fitted_codes_find_what_exact_search_finds(tmp_path: Path) -> None:
