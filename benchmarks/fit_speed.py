@@ -2,11 +2,13 @@
 
     python benchmarks/fit_speed.py --photos FOLDER                  # 100,000 and a million items
     python benchmarks/fit_speed.py --items 10000000 --dim 768 --encoded 200000 --out -    # memory alone
+    python benchmarks/fit_speed.py --items 100000 400000 --index --out benchmarks/results/fit_speed_index.json
 
 Embeddings are synthetic (benchmarks/pools.py), in a memory-mapped file that is read in chunks, as those of an
-index are. Each size is fitted in a process of its own; its peak of memory is reported without the pages of
-that file. Codes of all items are part of the fit. On a machine that others use as well, compare seconds of
-the processor. Writes benchmarks/results/fit_speed.json.
+index are; with `--index` they are in an index, and all of `Engine.fit` is measured, storing included. Each
+size is fitted in a process of its own; its peak of memory is reported without the pages of that file. Codes
+of all items are part of the fit. On a machine that others use as well, compare seconds of the processor.
+Writes benchmarks/results/fit_speed.json.
 """
 
 from __future__ import annotations
@@ -25,9 +27,12 @@ import torch
 from _harness import Timer, run
 from pools import SyntheticPool
 
+from genius import Engine
 from genius.data.images import open_image
 from genius.encode.mini.encoder import load as load_mini
 from genius.quantize.fit import FitOptions, fit_quantizer, sample_rows
+from genius.store.records import Record
+from genius.types import Modality
 
 ROWS_AT_ONCE = 16_384
 BATCH = 64  # pictures
@@ -55,6 +60,32 @@ def write_items(file: Path, items: int, dim: int) -> None:
         start += len(chunk)
     vectors.flush()
     np.save(file.with_suffix(".modality.npy"), modality)
+
+
+def write_index(folder: Path, items: int, dim: int) -> None:
+    """An index of `items` embeddings without codes."""
+    with Engine.create(folder, encoder="vectors", dim=dim) as engine:
+        first = np.zeros(engine.index.levels, dtype=np.uint16)
+        start = 0
+        for chunk, kinds in SyntheticPool(dim).chunks(items):
+            halves = chunk.astype(np.float16)
+            records = [
+                Record(str(start + n), tuple(Modality)[kind], first, halves[n])
+                for n, kind in enumerate(kinds.tolist())
+            ]
+            engine.index.add(records)
+            start += len(chunk)
+
+
+def fit_index(folder: Path) -> dict[str, Any]:
+    """`Engine.fit` of the index: seconds and memory."""
+    with Engine.open(folder) as engine, MemoryWatch() as memory, Timer() as timer:
+        engine.fit()
+    return {
+        "seconds": round(timer.seconds, 1),
+        "processor_seconds": round(timer.processor, 1),
+        "peak_mb": round(memory.most),
+    }
 
 
 def fit_items(file: Path, encoded: int) -> dict[str, Any]:
@@ -105,10 +136,10 @@ class MemoryWatch:
             self.most = max(self.most, int(held.split()[1]) / 1024)
 
 
-def in_own_process(file: Path, threads: int, encoded: int) -> dict[str, Any]:
-    """`fit_items` in a new process."""
+def in_own_process(file: Path, threads: int, encoded: int, index: bool) -> dict[str, Any]:
+    """`fit_items` or `fit_index` in a new process."""
     command = [sys.executable, __file__, "--fit", str(file), "--threads", str(threads), "--out", "-"]
-    command += ["--encoded", str(encoded)]
+    command += ["--encoded", str(encoded), *(["--index"] if index else [])]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout)["fitted"])
 
@@ -120,12 +151,13 @@ def main(
     dim: int = 512,
     threads: int = 2,
     encoded: int = 1_000_000_000,
+    index: bool = False,
     fit: Path | None = None,
     scratch: Path | None = None,
 ) -> Iterator[dict[str, Any]]:
     torch.set_num_threads(threads)
     if fit is not None:
-        yield {"fitted": fit_items(fit, encoded)}
+        yield {"fitted": fit_index(fit) if index else fit_items(fit, encoded)}
         return
     result: dict[str, Any] = {"dim": dim, "options": str(FitOptions()), "items": {}}
     if photos is not None:
@@ -134,9 +166,9 @@ def main(
         result["pictures"] = {"count": pictures} | seconds
     for count in items:
         with tempfile.TemporaryDirectory(dir=scratch) as folder:
-            file = Path(folder) / "items.npy"
-            write_items(file, count, dim)
-            found = in_own_process(file, threads, encoded)
+            file = Path(folder) / ("index" if index else "items.npy")
+            (write_index if index else write_items)(file, count, dim)
+            found = in_own_process(file, threads, encoded, index)
         if photos is not None:
             found |= {
                 f"{key}_of_the_pictures": round(found[key] / result["pictures"][key], 2) for key in seconds
