@@ -137,7 +137,7 @@ def test_an_interrupted_walk(tmp_path, photos):
         time.sleep(0.05)
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=60)
-    assert running.returncode == 130 and b"items are safe" in said
+    assert running.returncode == 130 and b"items are stored" in said
     truth.close()
     facts = json.loads(run(tmp_path, "stats", "--format", "json").stdout)
     assert 11 < facts["items"] < 211
