@@ -88,7 +88,7 @@ def test_a_picture_that_is_gone_is_said_to_be(page_of, tmp_path, fake, module_ki
             page.until(lambda: page.all("#results .look.gone"))
             assert page.all("#results .look.gone img")[0].is_displayed() is False
             page.press("#results .look")
-            page.until(lambda: "not where it was" in page.text("#detail-problem"))
+            page.until(lambda: "moved or deleted" in page.text("#detail-problem"))
             assert [line for line in page.console() if "404" not in line] == []
 
 
