@@ -27,7 +27,7 @@ from urllib.request import urlopen
 from PIL import Image
 
 PICTURE = Path(__file__).parent / "page.png"
-QUERY = "#/search?q=food+on+a+plate"
+QUERY = "#/search?q=a+cat+face"
 WIDE, PHONE = (1240, 800, False), (390, 844, True)
 VIEWS = {
     "home": ("", "#tasters-list button", WIDE, "light"),
