@@ -16,8 +16,8 @@ FILES = sorted((REPOSITORY / "benchmarks" / "results").glob("*.json"))
 # Measured before commits were recorded. A file leaves the list when it is measured again.
 OLDER = frozenset(
     {
-        "ablations", "chaos", "cluster", "encoders", "frontier-cuda",
-        "ingest", "recipe", "server", "speed-cpu", "speed-gpu", "startup", "training",
+        "ablations", "chaos", "cluster", "frontier-cuda",
+        "recipe", "server", "speed-cpu", "speed-gpu", "training",
     }
 )  # fmt: skip
 # Measured with an earlier `mini`: `genius report` leaves them out, and nothing else may read them.
