@@ -54,7 +54,7 @@ def test_a_search_answers_as_the_engine_does(client, engine):
     assert ids(response) == [hit.id for hit in engine.search("something red", k=7, beam=40)]
     answer = response.json()
     told = {"took_ms", "generation", "changes", "beams", "leaves", "batch", "pool", "facets", "cursor"}
-    assert {"hits", "nearest", *told} == set(answer)
+    assert {"hits", "nearest", "unknown_fields", *told} == set(answer)
     assert answer["beams"] > 0 and answer["leaves"] >= 7 and answer["batch"] == 1
     first = answer["hits"][0]
     shown = {

@@ -56,6 +56,14 @@ def test_only_what_passes_is_found_however_little_it_is(http, shop):
     assert by_form["facets"]["new"] == [{"value": False, "count": 5}, {"value": True, "count": 1}]
 
 
+def test_fields_that_no_item_has_are_named_where_nothing_is_found(http):
+    def unknown(where: str) -> list[str]:
+        return found(http.post("/v1/search", json={"text": "red", "where": where}))["unknown_fields"]
+
+    assert unknown("pirce < 2 and price < 9") == ["pirce"]
+    assert unknown("price > 99") == [] == unknown("price < 2 or pirce < 2")
+
+
 @pytest.mark.parametrize(
     ("where", "reason"),
     [
@@ -147,6 +155,7 @@ def test_the_client_has_them_too(shop, kit):
         assert [(hit.id, hit.rank) for hit in mine] == [(hit.id, hit.rank) for hit in theirs]
         assert [hit.rank for hit in mine] == [2, 3, 4]
         assert list(client.pages("red", 7)) == list(shop.pages("red", 7))
+        assert client.result("red", where="pirce < 2").unknown_fields == ["pirce"]
         page = client.result("red", 2, where=where, facets=["colour"])
         assert page.pool == 4 and page.facets == {"colour": [("red", 4)]}
         assert [hit.id for hit in client.like("red-0", k=2, where=where)] == [

@@ -113,6 +113,7 @@ class Client(Connection):
             facets_of(answer),
             answer["cursor"],
             hits_of(answer["nearest"]),
+            answer.get("unknown_fields", ()),
         )
 
     def pages(

@@ -28,6 +28,7 @@ class HitPage(NamedTuple):
     facets: Facets
     cursor: str | None  # of the next page
     nearest: Sequence[Hit] = ()  # the best ones, where none is as sure as was asked for
+    unknown_fields: Sequence[str] = ()  # of the filter, that no item has, if no item passes
 
 
 class StoredPage(NamedTuple):

@@ -21,6 +21,7 @@ class SearchResult(NamedTuple):
     facets: Facets = {}  # noqa: RUF012 (never changed)
     cursor: str | None = None  # of the next page
     nearest: Sequence[Hit] = ()  # the best ones, where none is as sure as was asked for
+    unknown_fields: Sequence[str] = ()  # of the filter, that no item has; a server looks if no item passes
 
     def at_least(self, confidence: float | None) -> SearchResult:
         """The hits with at least this confidence; if a first page has none, its hits become the `nearest`.

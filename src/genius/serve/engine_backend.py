@@ -133,6 +133,9 @@ class EngineBackend:
             raise Busy(f"no answer within {seconds}: try again, with a smaller beam or picture") from None
         if result.cursor is not None and len(PageCursor.parse(result.cursor).shown) >= self.limits.depth:
             result = result._replace(cursor=None)
+        if not result.pool and ask.where:
+            unknown = await self._read(self.engine.unknown_fields, ask.where)
+            result = result._replace(unknown_fields=unknown)
         return result.at_least(ask.at_least), batch
 
     def _search(self, queries: Sequence[Query], settings: SearchSettings) -> list[SearchResult]:

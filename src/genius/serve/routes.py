@@ -96,6 +96,7 @@ def routes(backend: Backend, *, originals: bool, places: bool) -> APIRouter:
             "pool": result.pool,
             "facets": {field: [one._asdict() for one in counts] for field, counts in result.facets.items()},
             "cursor": result.cursor,
+            "unknown_fields": result.unknown_fields,
         }
         return _json(answer)
 

@@ -202,6 +202,9 @@ class SearchResponse(BaseModel):
         description="For each field asked for, its most frequent values among the first 200 answers."
     )
     cursor: str | None = Field(description="Send it with the same search for the next page; null at the end.")
+    unknown_fields: list[str] = Field(
+        description="If no item matches the filter: its fields that no item has, perhaps misspelt."
+    )
 
 
 class ListResponse(BaseModel):

@@ -166,7 +166,7 @@ function say(answer, cursor) {
   if (answer.facets && !cursor) filters.show(answer.facets);
   $("said").hidden = false;
   $("tools").hidden = !found && !filters.any();
-  sayNone(found);
+  sayNone(found, answer.unknown_fields);
 }
 
 // When the codes were fitted to the collection, where that was done, and whether it is time to do it again.
@@ -177,11 +177,11 @@ function fitted() {
 }
 
 // Where there is nothing to show: why, and a way on.
-function sayNone(found) {
+function sayNone(found, unknown = []) {
   $("none").hidden = found > 0;
   if (found) return;
   const [text, label, next] = filters.any()
-    ? ["Nothing passes these filters.", "Search without them", filters.clear]
+    ? [`Nothing passes these filters${unknown.length ? `: no item has the field ${unknown.join(" or ")}` : ""}.`, "Search without them", filters.clear]
     : want() === "any"
       ? ["There is nothing to find yet.", "Add an item", () => $("open-add").click()]
       : [`There are no ${modalityName(want())}s to find.`, "Search everything", searchEverything];
