@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from genius.store.building import LAYOUT, GenerationBuilder
 from genius.store.index import Index, fixed_settings
 from genius.store.records import Codes, RecordBatch
 from genius.store.snapshot import GenerationRef
+
+TOGETHER = 8  # batches that are coded at once: what encoding prepares of the codebooks serves all of them
 
 
 def recode(
@@ -32,7 +35,9 @@ def recode(
         index.refresh()
         truth, through = index.truth, index.truth.last_row()
         coded = [_empty(len(sizes))]
-        for batch in truth.entries(index.levels, index.dim, through=through):
+        batches = truth.entries(index.levels, index.dim, through=through)
+        while some := list(islice(batches, TOGETHER)):
+            batch = RecordBatch.join(some)
             coded.append(RecordBatch(batch.rows, batch.modality, encode(batch), None))
         every = RecordBatch.join(coded)
         arrays = GenerationBuilder(truth, sizes, index.dim).arrays(every)

@@ -132,14 +132,18 @@ class Truth(StoredPassages):
 
     def vectors(self, rows: Rows, dim: int) -> Vectors:
         """The vectors of these rows, (n, dim), checksums verified."""
-        query = "SELECT row, modality, codes, codes_sum, vector FROM items WHERE row = ?"
+        query = "SELECT row, modality, codes, codes_sum, vector FROM items WHERE row IN ({}) ORDER BY row"
         found = np.empty((len(rows), dim), dtype=np.float16)
         with self.use():
-            for place, row in enumerate(rows.tolist()):
-                values = self.connection.execute(query, (row,)).fetchone()
-                if values is None:
-                    raise corrupt(self.file, f"row {row} is gone")
-                (found[place],) = self._batch([values], len(values[2]) // 2, dim).vectors  # type: ignore[misc]
+            for start in range(0, len(rows), AT_ONCE):
+                some, places = np.unique(rows[start : start + AT_ONCE], return_inverse=True)
+                marks = ", ".join("?" * len(some))
+                values = self.connection.execute(query.format(marks), some.tolist()).fetchall()
+                if gone := set(some.tolist()).difference(row[0] for row in values):
+                    raise corrupt(self.file, f"row {min(gone)} is gone")
+                batch = self._batch(values, len(values[0][2]) // 2, dim)
+                assert batch.vectors is not None
+                found[start : start + AT_ONCE] = batch.vectors[places]
         return found
 
     def forget_removed(self, through: int) -> None:
