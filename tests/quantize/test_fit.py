@@ -188,4 +188,4 @@ def test_bad_input_is_refused_with_a_cure():
 
 def test_rounds_of_refinement_by_size():
     sizes = (0, 1_000, 4_000, 8_000, 16_000, 40_000, 10_000_000)
-    assert [refinement_rounds(items) for items in sizes] == [10, 10, 20, 40, 40, 16, 10]
+    assert [refinement_rounds(items) for items in sizes] == [10, 10, 20, 40, 40, 16, 8]
