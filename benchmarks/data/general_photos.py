@@ -5,7 +5,8 @@
 PHOTOS holds pictures and two tables: `captions.tsv` (file, split, kind, text; kind is caption or label)
 and `coco_captions.tsv` (id, caption). TRAIN2017 is a folder of COCO's train pictures, named by id; all of
 them are items, so the image tower learns from those without a caption, too. Ids in `coco_excluded_ids.txt`
-and pictures of the val split stay out of train. Two datasets are added:
+and pictures of the val split stay out of train, and so does what `--leave-out FILE` names: an id or a file
+name of COCO on each line, as in XTD10's list of test pictures. Two datasets are added:
 
 - photos (25): caption to picture, to other captions and to captioned picture; picture to captions;
 - things (26): a name in several sentences to pictures of it; picture to name; picture to pictures alike.
@@ -17,7 +18,7 @@ import argparse
 import json
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -113,9 +114,10 @@ def _path(image: str | None) -> str | None:
     return None if image is None else f"mbeir_images/{image}"
 
 
-def read_photos(photos: Path, coco: Path | None) -> dict[str, Source]:
+def read_photos(photos: Path, coco: Path | None, leave_out: Sequence[Path] = ()) -> dict[str, Source]:
     """The pictures of train and val; a COCO picture is known by its id, wherever it lies."""
-    excluded = {int(line) for line in _lines(photos / "coco_excluded_ids.txt")}
+    lists = [photos / "coco_excluded_ids.txt", *leave_out]
+    excluded = {int(Path(line).stem.split("_")[-1]) for file in lists for line in _lines(file) if line}
     train, val = Source(), Source()
     held_back = set(excluded)
     seen: dict[int, str] = {}
@@ -198,8 +200,8 @@ def instruction_lines() -> Iterator[str]:
         yield "\t".join([have, want, name, str(number), *sentences])
 
 
-def build(bench: Path, photos: Path, coco: Path | None, to: Path) -> None:
-    """Write the root `to`; pictures are linked, not copied."""
+def build(bench: Path, photos: Path, coco: Path | None, to: Path, leave_out: Sequence[Path] = ()) -> None:
+    """Write the root `to` without the pictures of COCO that `leave_out` name; they are linked, not copied."""
     for folder in ("query/train", "query/val", "cand_pool/global", "instructions", "mbeir_images"):
         (to / folder).mkdir(parents=True)
     for images in (bench / "mbeir_images").iterdir():
@@ -210,7 +212,7 @@ def build(bench: Path, photos: Path, coco: Path | None, to: Path) -> None:
     table = _lines(bench / "instructions" / "query_instructions.tsv")
     lines = [*table, *instruction_lines()]
     (to / "instructions" / "query_instructions.tsv").write_text("\n".join(lines) + "\n")
-    for split, source in read_photos(photos, coco).items():
+    for split, source in read_photos(photos, coco, leave_out).items():
         for file in (bench / "query" / split).glob("*.jsonl"):
             shutil.copy(file, to / "query" / split / file.name)
         pool = f"cand_pool/global/mbeir_union_{split}_cand_pool.jsonl"
@@ -229,9 +231,10 @@ def main() -> None:
     parser.add_argument("--bench", type=Path, required=True, help="the benchmark, in M-BEIR's layout")
     parser.add_argument("--photos", type=Path, required=True, help="pictures with captions.tsv beside them")
     parser.add_argument("--coco", type=Path, help="COCO's train pictures")
+    parser.add_argument("--leave-out", type=Path, nargs="*", default=(), help="lists of COCO's pictures")
     parser.add_argument("--to", type=Path, required=True, help="the new root; must not be there yet")
     given = parser.parse_args()
-    build(given.bench, given.photos, given.coco, given.to)
+    build(given.bench, given.photos, given.coco, given.to, given.leave_out)
 
 
 if __name__ == "__main__":

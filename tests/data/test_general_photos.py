@@ -42,9 +42,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (photos / "coco_excluded_ids.txt").write_text("9\n")
     for line in lines[1:]:
         picture(photos / line.split("\t")[0])
-    for number in (1, 2, 3, 4, 9):
+    for number in (1, 2, 3, 4, 5, 9):
         picture(coco / f"{number:012d}.jpg")
-    BUILDER["build"](bench, photos, coco, folder / "data")
+    (folder / "xtd.txt").write_text("COCO_train2014_000000000005.jpg\n")
+    BUILDER["build"](bench, photos, coco, folder / "data", [folder / "xtd.txt"])
     return folder / "data"
 
 
