@@ -291,7 +291,10 @@ def pictures(figures: dict[str, Any], docs: Path) -> None:
     phase = beside_faiss(figures["cpu"])
     pools = [key for key in phase if key.isdigit()]
     if pools:
-        figure, axes = pyplot.subplots(1, len(pools), figsize=(4.2 * len(pools), 3.6), sharey=True)
+        figure, axes = pyplot.subplots(
+            1, len(pools), figsize=(4.2 * len(pools), 3.6), sharex=True, sharey=True
+        )
+        colours: dict[str, str] = {}  # one for each family, in every picture
         for axis, pool in zip(axes, pools, strict=True):
             base = phase[pool]["lookup, codes"]["ms"]
             families: dict[str, list[tuple[float, float]]] = {}
@@ -301,7 +304,11 @@ def pictures(figures: dict[str, Any], docs: Path) -> None:
                     families.setdefault(family, []).append((row["ms"] / base, row["recall"]))
             for family, points in families.items():
                 marker = "o-" if family.startswith("faiss") else "s" if "lookup" in family else "^"
-                axis.plot(*zip(*sorted(points), strict=True), marker, label=family, markersize=5, linewidth=1)
+                colour = colours.setdefault(family, f"C{len(colours)}")
+                axis.plot(
+                    *zip(*sorted(points), strict=True), marker,
+                    label=family, color=colour, markersize=5, linewidth=1,
+                )  # fmt: skip
             axis.set_xscale("log")
             axis.set_title(f"{int(pool):,} items", fontsize=10)
             axis.set_xlabel("time / time of `lookup, codes`")

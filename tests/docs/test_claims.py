@@ -23,7 +23,8 @@ def grown(system: str, what: str) -> list[float]:
 
 
 def lookup_time(items: int, how: str, what: str) -> float:
-    return figure(f"speed-cpu.json > lookup > {items} > {how} > {what}")
+    phase = "faiss" if how.startswith("faiss") else "lookup"
+    return figure(f"speed-cpu.json > {phase} > {items} > {how} > {what}")
 
 
 SETTINGS = ("universal", "local")
