@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -40,11 +41,11 @@ def test_arrays_come_back_as_they_were(tmp_path):
     generation.close()
 
 
-@pytest.fixture(params=["in memory", "from the file"], autouse=True)
-def both_ways(request, monkeypatch):
-    """Small arrays stay in memory once they are verified, large ones are read from the file each time."""
-    if request.param == "from the file":
-        monkeypatch.setattr(large_array, "IN_MEMORY", 0)
+@pytest.fixture(params=["in memory", "some rows in memory", "from the file"], autouse=True)
+def all_ways(request, monkeypatch):
+    """Small arrays stay in memory once they are verified, of large ones the rows that were read last."""
+    if request.param != "in memory":
+        monkeypatch.setattr(large_array, "IN_MEMORY", 0 if request.param == "from the file" else 70 * 200)
 
 
 @pytest.mark.parametrize("cut", [0, 1, 3 * BLOCK + 5, 599_999])
@@ -201,3 +202,50 @@ def test_held_generations_are_not_deleted(tmp_path):
     held.close()
     generations.delete_others(tmp_path, keep=2)
     assert generations.numbers(tmp_path) == [2]
+
+
+def large_of(tmp_path, rows, width, monkeypatch, in_memory):
+    """A large array of `rows` rows of `width` bytes, of which so many bytes stay in memory."""
+    monkeypatch.setattr(large_array, "IN_MEMORY", in_memory)
+    values = np.random.default_rng(0).integers(0, 256, (rows, width), dtype=np.uint8)
+    digest = generations.publish(
+        tmp_path, 1, FACTS, {}, {"vectors": Stream("|u1", values.shape, iter([values]))}
+    )
+    return generations.load(tmp_path, 1, digest, "test-1").large["vectors"], values
+
+
+def test_rows_that_were_read_lately_are_not_read_again(tmp_path, monkeypatch):
+    large, values = large_of(tmp_path, 4000, 64, monkeypatch, 320 * 64)
+    read = []
+    parts = LargeArray._parts
+    monkeypatch.setattr(
+        LargeArray, "_parts", lambda self, starts, size: read.append(len(starts)) or parts(self, starts, size)
+    )
+    some, other = np.array([5, 17, 3999, 5]), np.array([5 + 320, 17])  # 325 has the place of 5
+    large[some]  # brings the blocks, then the rows
+    read.clear()
+    np.testing.assert_array_equal(large[some], values[some])
+    assert read == []
+    np.testing.assert_array_equal(large[other], values[other])
+    np.testing.assert_array_equal(large[some], values[some])
+    assert sum(read) >= 2 and read[-1] == 2  # row 5, twice, since 325 took its place
+    read.clear()
+    np.testing.assert_array_equal(large[:], values)  # more than a few: all from the file
+    np.testing.assert_array_equal(large[np.array([17, 3999])], values[[17, 3999]])
+    assert read[-1] == 4000
+
+
+def test_threads_that_share_recent_rows_get_their_own(tmp_path, monkeypatch):
+    """Rows with the same place replace each other while other threads read them."""
+    large, values = large_of(tmp_path, 5000, 512, monkeypatch, 64 * 512)
+
+    def reads(seed):
+        random = np.random.default_rng(seed)
+        for _ in range(300):
+            rows = random.integers(0, 5000, 4)
+            if not (large[rows] == values[rows]).all():
+                return rows
+        return None
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(reads, range(8))) == [None] * 8

@@ -1,8 +1,13 @@
-"""An array in a file that is read row by row: every block of it is verified before its first row is used."""
+"""An array in a file that is read row by row: every block of it is verified before its first row is used.
+
+What was read stays in memory, up to IN_MEMORY: all of a small array, of a larger one the rows that were read
+last.
+"""
 
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 import zlib
 from collections.abc import Sequence
@@ -19,11 +24,39 @@ BLOCK = 1 << 12  # bytes per checksum: a row that is read for the first time bri
 OLDER_BLOCK = 1 << 16  # of generations that do not say how many
 AT_ONCE = 1 << 20  # bytes read by `verify`
 TOGETHER = 1 << 22  # bytes of blocks that are read at the same time to be verified
-IN_MEMORY = 1 << 30  # bytes; of a larger array, verified blocks do not stay in this process's memory
+IN_MEMORY = 1 << 30  # bytes of an array that stay in this process's memory
+FEW = 1 / 16  # of the rows that stay in memory: reading more at once, such as all, does not replace them
 
 
 class CacheDamaged(Exception):
     """A generation is missing or not what was published. Never shown to users: the cache is rebuilt."""
+
+
+class RowCache:
+    """Rows that were read last, as bytes: each has one place, its number modulo the number of places."""
+
+    def __init__(self, places: int, width: int) -> None:
+        self._numbers = np.full(places, -1, np.int64)
+        self._rows = np.empty((places, width), np.uint8)  # takes no room before it is written to
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def get(self, numbers: NDArray[np.int64], out: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Write the rows that are there into `out` (n, width); which ones are."""
+        places = numbers % len(self)
+        with self._lock:
+            found: NDArray[np.bool_] = self._numbers[places] == numbers
+            out[found] = self._rows[places[found]]
+        return found
+
+    def put(self, numbers: NDArray[np.int64], rows: NDArray[np.uint8]) -> None:
+        """Keep these rows (n, width) instead of those in their places."""
+        places = numbers % len(self)
+        with self._lock:
+            # of several rows with the same place the last one is written, in both
+            self._numbers[places], self._rows[places] = numbers, rows
 
 
 class LargeArray:
@@ -45,6 +78,7 @@ class LargeArray:
             raise CacheDamaged(f"{file} has not the size of what was published")
         self._checked = np.zeros(len(sums), dtype=bool)
         self._memory = self._allocate() if self.nbytes <= IN_MEMORY else None
+        self._recent = self._recent_rows() if self._memory is None else None
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -73,6 +107,15 @@ class LargeArray:
         """Memory for all of it, which takes no room before it is written to; None if there is not enough."""
         try:
             return np.empty(self.shape, self.dtype)
+        except MemoryError:
+            return None
+
+    def _recent_rows(self) -> RowCache | None:
+        """Room for some of the rows; None if there is none."""
+        width = self.nbytes // max(len(self), 1)
+        places = min(len(self), IN_MEMORY // max(width, 1))
+        try:
+            return RowCache(places, width) if places else None
         except MemoryError:
             return None
 
@@ -111,8 +154,17 @@ class LargeArray:
             raise CacheDamaged(f"block {blocks[wrong[0]]} of {self.file} fails its checksum")
 
     def _rows(self, rows: NDArray[np.int64], width: int) -> AnyArray:
-        """Rows of verified blocks, each read from the file."""
-        return self._parts(rows * width, width).reshape(-1).view(self.dtype)
+        """Rows of verified blocks: those read lately from memory, all others from the file."""
+        recent = self._recent
+        if recent is None or len(rows) > FEW * len(recent):
+            data = self._parts(rows * width, width)
+        else:
+            data = np.empty((len(rows), width), np.uint8)
+            new = ~recent.get(rows, data)
+            if new.any():
+                data[new] = self._parts(rows[new] * width, width)
+                recent.put(rows[new], data[new])
+        return data.reshape(-1).view(self.dtype)
 
     def _parts(self, starts: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
         """`size` bytes from each of the `starts`, (n, size)."""
