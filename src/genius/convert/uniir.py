@@ -56,8 +56,10 @@ def convert_blip_ff(source: str, to: Path, tokenizer: str | None = None) -> None
     `tokenizer` is a folder or hub id; by default that of a BLIP on the hub.
     """
     refuse_full(to)
+    file = Path(source)
     with write_folder(to) as new:
-        save_blip(Path(source), new / TOWERS, tokenizer, {"vision_proj", "itm_head"})
+        unused = {"vision_proj", "itm_head"}
+        save_blip(read_pickled_weights(file), new / TOWERS, tokenizer, file, unused)
         write_description(new, "blip-ff")
 
 
