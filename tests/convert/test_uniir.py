@@ -1,13 +1,14 @@
 """Files in the formats of UniIR's CLIP-FF and BLIP-FF give the vectors of a forward pass written for them.
 
-The reference below follows the published descriptions of CLIP, T5, BLIP and UniIR in plain torch, and reads
-the tensors under the names they have in the files.
+The reference below follows the published descriptions of CLIP, T5 and BLIP, and what is known of UniIR's
+models (docs/paper.md), in plain torch; it reads the tensors under the names they have in the files.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,11 @@ from genius.encode.base import load_encoder
 from genius.encode.uniir import BlipFF, ClipFF
 from genius.errors import ModelMismatch, ModelNotFound
 from genius.model import Model
+from genius.weights import fingerprint_tensors, read_tensors, save_weights
 
 TEXTS = ["a red dog", None, "the blue cat on the mat", None, "cat " * 200]
 WEIGHTS = dict[str, Tensor]
-HEAD, SIDE, PATCH, DIM = 64, 32, 8, 24
+HEAD, SIDE, PATCH = 64, 32, 8
 
 
 def random_weights(shapes: dict[str, tuple[int, ...]]) -> WEIGHTS:
@@ -48,13 +50,12 @@ def both(name: str, *shape: int) -> dict[str, tuple[int, ...]]:
     return {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
 
 
-def clip_ff_weights(text_width: int = 64, image_width: int = 128) -> WEIGHTS:
+def clip_ff_weights(text_width: int = 64, image_width: int = 128, dim: int = 64) -> WEIGHTS:
     shapes: dict[str, tuple[int, ...]] = {
         "clip_model.logit_scale": (),
         "clip_model.token_embedding.weight": (200, text_width),
         "clip_model.positional_embedding": (16, text_width),
-        "clip_model.text_projection": (text_width, DIM),
-        "clip_model.visual.proj": (image_width, DIM),
+        "clip_model.visual.proj": (image_width, dim),
         "clip_model.visual.class_embedding": (image_width,),
         "clip_model.visual.positional_embedding": ((SIDE // PATCH) ** 2 + 1, image_width),
         "clip_model.visual.conv1.weight": (image_width, 3, PATCH, PATCH),
@@ -75,13 +76,13 @@ def clip_ff_weights(text_width: int = 64, image_width: int = 128) -> WEIGHTS:
     for layer in range(2):
         block = f"t5_layers.block.{layer}.layer"
         for part in "qkv":
-            shapes[f"{block}.0.SelfAttention.{part}.weight"] = (heads * head_width, DIM)
-        shapes[f"{block}.0.SelfAttention.o.weight"] = (DIM, heads * head_width)
-        shapes[f"{block}.0.layer_norm.weight"] = shapes[f"{block}.1.layer_norm.weight"] = (DIM,)
-        shapes[f"{block}.1.DenseReluDense.wi.weight"] = (40, DIM)
-        shapes[f"{block}.1.DenseReluDense.wo.weight"] = (DIM, 40)
+            shapes[f"{block}.0.SelfAttention.{part}.weight"] = (heads * head_width, dim)
+        shapes[f"{block}.0.SelfAttention.o.weight"] = (dim, heads * head_width)
+        shapes[f"{block}.0.layer_norm.weight"] = shapes[f"{block}.1.layer_norm.weight"] = (dim,)
+        shapes[f"{block}.1.DenseReluDense.wi.weight"] = (40, dim)
+        shapes[f"{block}.1.DenseReluDense.wo.weight"] = (dim, 40)
     shapes["t5_layers.block.0.layer.0.SelfAttention.relative_attention_bias.weight"] = (32, heads)
-    shapes["t5_layers.final_layer_norm.weight"] = (DIM,)
+    shapes["t5_layers.final_layer_norm.weight"] = (dim,)
     return random_weights(shapes)
 
 
@@ -94,11 +95,12 @@ def blip_ff_weights(text_width: int = 64, image_width: int = 128) -> WEIGHTS:
         "text_encoder.embeddings.word_embeddings.weight": (20, text_width),
         "text_encoder.embeddings.position_embeddings.weight": (110, text_width),
         **both("text_encoder.embeddings.LayerNorm", text_width),
-        **both("text_proj", DIM, text_width),
+        **both("text_encoder.pooler.dense", text_width, text_width),
         "temp": (),
-        "query_queue": (DIM, 8),
+        "query_queue": (text_width, 8),
+        "cand_queue": (text_width, 8),
         "visual_encoder_m.cls_token": (1, 1, image_width),
-        **both("text_proj_m", DIM, text_width),
+        **both("text_encoder_m.pooler.dense", text_width, text_width),
     }
     for layer in range(2):
         block = f"visual_encoder.blocks.{layer}"
@@ -117,7 +119,8 @@ def blip_ff_weights(text_width: int = 64, image_width: int = 128) -> WEIGHTS:
         shapes |= both(f"{block}.output.dense", text_width, 80) | both(
             f"{block}.output.LayerNorm", text_width
         )
-    return random_weights(shapes)
+    training = {"idx_queue": torch.full((1, 8), -100), "new_ptr_queue": torch.zeros(1, dtype=torch.long)}
+    return random_weights(shapes) | training
 
 
 def dense(weights: WEIGHTS, name: str, x: Tensor) -> Tensor:
@@ -199,8 +202,7 @@ def clip_ff(weights: WEIGHTS, pixels: Tensor, ids: list[int]) -> Tensor:
     x = torch.cat([clip["visual.class_embedding"][None], patches(pixels, clip["visual.conv1.weight"], None)])
     x = norm(clip, "visual.ln_pre", x + clip["visual.positional_embedding"])
     image = norm(clip, "visual.ln_post", clip_blocks(clip, "visual.transformer.resblocks.", x))
-    both = torch.cat([text @ clip["text_projection"], image @ clip["visual.proj"]])
-    return t5_encoder(weights, both).mean(0)
+    return t5_encoder(weights, torch.cat([text, image @ clip["visual.proj"]])).mean(0)
 
 
 def blip_ff(weights: WEIGHTS, pixels: Tensor, ids: list[int]) -> Tensor:
@@ -217,7 +219,6 @@ def blip_ff(weights: WEIGHTS, pixels: Tensor, ids: list[int]) -> Tensor:
     image = norm(weights, "visual_encoder.norm", x, 1e-6)
 
     words = weights["text_encoder.embeddings.word_embeddings.weight"]
-    ids = [len(words) - 1, *ids[1:]]  # [ENC] is the last of the vocabulary
     x = words[ids] + weights["text_encoder.embeddings.position_embeddings.weight"][: len(ids)]
     x = norm(weights, "text_encoder.embeddings.LayerNorm", x, 1e-12)
     for layer in range(2):
@@ -230,7 +231,7 @@ def blip_ff(weights: WEIGHTS, pixels: Tensor, ids: list[int]) -> Tensor:
             x = norm(weights, f"{block}.{name}.output.LayerNorm", x + y, 1e-12)
         y = gelu(dense(weights, f"{block}.intermediate.dense", x))
         x = norm(weights, f"{block}.output.LayerNorm", x + dense(weights, f"{block}.output.dense", y), 1e-12)
-    return dense(weights, "text_proj", x[0])
+    return dense(weights, "text_encoder.pooler.dense", x[0]).tanh()
 
 
 Reference = Callable[[WEIGHTS, Tensor, list[int]], Tensor]
@@ -266,6 +267,7 @@ def test_vectors_are_those_of_the_reference(kind: str, converted: Path, photos: 
     _, weights, reference, encoder_class = CASES[kind]
     encoder: Any = load_any(converted)
     assert isinstance(encoder, encoder_class)
+    assert encoder.dim == 64
     images = [photos[0], photos[1], None, None, photos[4]]
     found = encoder.encode_items(images, TEXTS)
     for row, (image, text) in enumerate(zip(images, TEXTS, strict=True)):
@@ -286,11 +288,38 @@ def test_saved_and_loaded_again_it_is_the_same(kind: str, converted: Path, tmp_p
     encoder.save(tmp_path / "again")
     again: Any = load_encoder(kind, tmp_path / "again")
     assert again.fingerprint == encoder.fingerprint
+    assert np.array_equal(again.encode_items([None], ["cat"]), encoder.encode_items([None], ["cat"]))
+
+
+def test_trained_saved_and_loaded_it_is_the_trained_one(kind: str, converted: Path, tmp_path: Path) -> None:
+    encoder: Any = load_encoder(kind, converted)
+    before = encoder.encode_items([None], ["cat"])
     vectors = encoder.item_vectors(
         torch.zeros(0, 3, SIDE, SIDE), torch.tensor([-1]), encoder.prepare_texts(["cat"]), torch.tensor([0])
     )
-    assert vectors.requires_grad
-    assert np.allclose(vectors.detach().numpy(), again.encode_items([None], ["cat"]), atol=1e-6)
+    assert np.allclose(vectors.detach().numpy(), before, atol=1e-6)
+    vectors.square().sum().backward()
+    torch.optim.AdamW(encoder.fusion.parameters(), 0.01).step()  # of the fusion: it is saved, too
+    torch.optim.AdamW(encoder.towers.module.parameters(), 0.01, weight_decay=0.2).step()
+    encoder.save(tmp_path / "trained")
+    found = load_encoder(kind, tmp_path / "trained").encode_items([None], ["cat"])
+    assert np.array_equal(found, encoder.encode_items([None], ["cat"]))
+    assert np.abs(found - before).max() > 1e-3
+
+
+def test_the_fingerprint_is_not_that_of_earlier_versions(kind: str, converted: Path) -> None:
+    """Whose vectors were others: an index made with those is not searched with these."""
+    encoder: Any = load_encoder(kind, converted)
+    earlier = fingerprint_tensors(encoder.fusion.state_dict(), [kind, encoder.towers.fingerprint])
+    assert encoder.fingerprint != earlier
+
+
+def test_words_of_the_t5_encoder_are_ignored(clip_folder: Path, tmp_path: Path) -> None:
+    encoders = []
+    for name, more in (("without", {}), ("with", {"t5_layers.embed_tokens.weight": torch.ones(7, 64)})):
+        convert_clip_ff(pth(tmp_path, clip_ff_weights() | more), tmp_path / name, str(clip_folder))
+        encoders.append(load_encoder("clip-ff", tmp_path / name))
+    assert encoders[0].fingerprint == encoders[1].fingerprint
 
 
 def test_from_the_file_to_a_search(
@@ -326,9 +355,19 @@ def test_from_the_file_to_a_search(
         ("clip-ff", "t5_layers.final_layer_norm.weight", "missing encoder.final_layer_norm.weight"),
         ("clip-ff", "clip_model.ln_final.bias", r"missing text_model\.final_layer_norm\.bias"),
         ("clip-ff", "+t5_layers.odd.weight", r"extra encoder\.odd"),
+        ("clip-ff", "+clip_model.text_projection", r"is no CLIP-FF: it has clip_model\.text_projection"),
+        ("clip-ff", "clip_model.token_embedding.weight", r"missing token_embedding\.weight"),
+        ("clip-ff", "clip_model.visual.proj", r"missing visual_projection\.weight"),
         ("clip-ff", "+head.weight", r"beside clip_model\.\* it holds head\.weight"),
         ("blip-ff", "text_encoder.encoder.layer.1.crossattention.self.key.bias", "missing .*crossattention"),
         ("blip-ff", "+t5_layers.x", r"extra t5_layers\.x"),
+        ("blip-ff", "text_encoder.pooler.dense.weight", r"is no BLIP-FF: missing .*pooler\.dense\.weight"),
+        ("blip-ff", "text_encoder.pooler.dense.bias", r"is no BLIP-FF: missing .*pooler\.dense\.bias"),
+        ("blip-ff", "text_encoder.embeddings.word_embeddings.weight", "is no BLIP-FF: missing .*word_emb"),
+        ("blip-ff", "+text_encoder.pooler.dense.odd", r"extra text_encoder\.pooler\.dense\.odd"),
+        ("blip-ff", "+text_proj.weight", r"is no BLIP-FF: extra text_proj\.weight"),
+        ("blip-ff", "+vision_proj.bias", r"is no BLIP-FF: extra vision_proj\.bias"),
+        ("blip-ff", "+itm_head.weight", r"is no BLIP-FF: extra itm_head\.weight"),
     ],
 )
 def test_what_does_not_fit_is_refused(
@@ -342,6 +381,47 @@ def test_what_does_not_fit_is_refused(
     with pytest.raises(ModelMismatch, match=error):
         convert(pth(tmp_path, weights), tmp_path / "new", str(folder))
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("weights", "error"),
+    [
+        (clip_ff_weights(text_width=128), r"of texts have width 128, t5_layers\.\* read 64"),
+        (clip_ff_weights() | {"clip_model.visual.proj": torch.ones(128, 24)}, "of images have width 24"),
+        (clip_ff_weights(dim=24), "of texts have width 64, .* read 24"),
+    ],
+    ids=["texts", "images", "both"],
+)
+def test_features_of_another_width_than_the_t5_encoder_reads_are_refused(
+    weights: WEIGHTS, error: str, clip_folder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelMismatch, match=error):
+        convert_clip_ff(pth(tmp_path, weights), tmp_path / "new", str(clip_folder))
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_pooler_of_another_width_is_refused(blip_folder: Path, tmp_path: Path) -> None:
+    weights = blip_ff_weights() | {"text_encoder.pooler.dense.weight": torch.ones(24, 64)}
+    with pytest.raises(ModelMismatch, match=r"misshaped text_encoder\.pooler\.dense\.weight"):
+        convert_blip_ff(pth(tmp_path, weights), tmp_path / "new", str(blip_folder))
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("kind", ["clip-ff"], indirect=True)
+@pytest.mark.parametrize("projection", [torch.ones(64, 64), 2 * torch.eye(64)], ids=["full", "diagonal"])
+def test_a_clip_ff_folder_of_an_earlier_version_is_refused(converted: Path, projection: Tensor) -> None:
+    file = converted / "towers" / "model.safetensors"
+    tensors, metadata = read_tensors(file)
+    save_weights(tensors | {"text_projection.weight": projection}, file, metadata)
+    with pytest.raises(ModelMismatch, match=r"has a text projection.* again: `genius convert clip-ff"):
+        load_encoder("clip-ff", converted)
+
+
+@pytest.mark.parametrize("kind", ["blip-ff"], indirect=True)
+def test_a_blip_ff_folder_of_an_earlier_version_is_refused(converted: Path) -> None:
+    shutil.rmtree(converted / "fusion")
+    with pytest.raises(ModelMismatch, match=r"has no pooler .* again: `genius convert blip-ff"):
+        load_encoder("blip-ff", converted)
 
 
 def test_another_folder_is_refused(kind: str, converted: Path, tokenizer: str) -> None:

@@ -53,17 +53,20 @@ def convert_blip_sf(source: str, to: Path, tokenizer: str | None = None) -> None
     `tokenizer` is a folder or hub id; by default that of a BLIP on the hub.
     """
     refuse_full(to)
-    save_blip(Path(source), to, tokenizer, {"crossattention", "itm_head"})
+    tensors = read_pickled_weights(Path(source))
+    save_blip(tensors, to, tokenizer, Path(source), {"crossattention", "itm_head"})
 
 
-def save_blip(file: Path, to: Path, tokenizer: str | None, unused: Set[str]) -> None:
-    """Write the BLIP in `file` as a folder that the `blip` encoder reads.
+def save_blip(
+    found: Mapping[str, Tensor], to: Path, tokenizer: str | None, file: Path, unused: Set[str]
+) -> None:
+    """Write the tensors of `file` as a folder that the `blip` encoder reads.
 
-    Modules named in `unused` may be missing in the file; they become zeros, since nothing calls them.
+    Modules named in `unused` may be missing among them; they become zeros, since nothing calls them.
     """
     from transformers import BlipForImageTextRetrieval
 
-    tensors = {name: t for name, t in read_pickled_weights(file).items() if not _TRAINING.fullmatch(name)}
+    tensors = {name: t for name, t in found.items() if not _TRAINING.fullmatch(name)}
     config = blip_config(tensors, file)
     with torch.device("meta"):
         expected: dict[str, Tensor] = BlipForImageTextRetrieval(config).state_dict()

@@ -68,8 +68,8 @@ def convert_clip_sf(source: str, to: Path, tokenizer: str | None = None) -> None
     save_clip(read_pickled_weights(Path(source)), to, tokenizer, Path(source))
 
 
-def save_clip(found: Mapping[str, Tensor], to: Path, tokenizer: str | None, file: Path) -> int:
-    """Write the tensors of `file` as a folder that the `clip` encoder reads; the width of its vectors."""
+def save_clip(found: Mapping[str, Tensor], to: Path, tokenizer: str | None, file: Path) -> None:
+    """Write the tensors of `file` as a folder that the `clip` encoder reads."""
     tensors = _without_prefix(found, file)
     config = clip_config(tensors, file)
     renamed = rename_clip(tensors, file)
@@ -82,7 +82,6 @@ def save_clip(found: Mapping[str, Tensor], to: Path, tokenizer: str | None, file
             "use OpenAI's"
         )
     save_folder(to, config, renamed, loaded, Preprocess(config.vision_config.image_size, round_crop=True))
-    return int(config.projection_dim)
 
 
 def convert_weights(source: str, to: Path) -> None:
@@ -184,7 +183,7 @@ def _without_prefix(tensors: Mapping[str, Tensor], file: Path) -> dict[str, Tens
     prefixed = [name for name in tensors if name.startswith(PREFIX)]
     if prefixed and len(prefixed) != len(tensors):
         others = ", ".join(sorted(tensors.keys() - set(prefixed)))
-        raise ModelMismatch(f"{file} is no CLIP-SF: beside {PREFIX}* it holds {others}")
+        raise ModelMismatch(f"{file} is no CLIP: beside {PREFIX}* it holds {others}")
     return {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
 
 

@@ -28,6 +28,8 @@ DESCRIPTION, TOWERS = "fusion.json", "towers"  # the kind and its sizes; the fol
 class FusingTowers(ABC):
     """Two towers whose features become one vector for an image, a text or both."""
 
+    variant = ""  # how it fuses otherwise than an earlier version; a part of the fingerprint
+
     def __init__(self, kind: str, towers: FeatureTowers, fusion: nn.Module) -> None:
         self.kind, self.towers = kind, towers
         self.fusion: Any = fusion.to(towers.device).eval()
@@ -54,7 +56,8 @@ class FusingTowers(ABC):
     @cached_property
     def fingerprint(self) -> str:
         """Hash of towers and fusion as they were loaded; load again after training."""
-        return fingerprint_tensors(self.fusion.state_dict(), [self.kind, self.towers.fingerprint])
+        notes = [self.kind, self.towers.fingerprint, *([self.variant] if self.variant else [])]
+        return fingerprint_tensors(self.fusion.state_dict(), notes)
 
     @property
     def preprocess(self) -> Preprocess:

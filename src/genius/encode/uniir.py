@@ -1,12 +1,11 @@
 """`clip-ff` and `blip-ff`: feature fusion as UniIR published it.
 
 Every item is read as an image and a text: zeros stand for the normalised pixels of an absent image, the empty
-text for an absent one, and neither is masked. CLIP-FF: the projected features of both towers at all
-positions, those of the text first, go through a small T5 encoder; the mean of its output is the vector.
-BLIP-FF: BLIP's text tower, whose first token is [ENC], looks at the image by cross-attention; the projected
-output of that token is the vector. docs/paper.md says what of this is assumed. A model is a folder:
-`fusion.json`, `towers/` (as `clip` and `blip` read it) and, for CLIP-FF, `fusion/` (a T5 encoder as
-transformers reads it).
+text for an absent one, and neither is masked. CLIP-FF: the features of both towers at all positions, those
+of the text first and not projected, go through a small T5 encoder; the mean of its output is the vector.
+BLIP-FF: BLIP's text tower looks at the image by cross-attention; what its pooler makes of the first token,
+[CLS], is the vector. docs/paper.md says where this is known from. A model is a folder: `fusion.json`,
+`towers/` (as `clip` and `blip` read it) and `fusion/` (a T5 encoder as transformers reads it, or the pooler).
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from genius.encode.hub import find_folder
 from genius.encode.pretrained import load_model
 from genius.errors import ModelMismatch, ModelNotFound
 from genius.files import write_folder
-from genius.weights import save_weights
+from genius.weights import load_weights, save_weights
 
-FUSION = "fusion"  # the folder of CLIP-FF's T5 encoder
+FUSION, WEIGHTS = "fusion", "model.safetensors"  # the folder of the T5 encoder or the pooler; its weights
 
 
 class UniirFusion(FusingTowers):
@@ -36,8 +35,8 @@ class UniirFusion(FusingTowers):
 
     @property
     def dim(self) -> int:
-        """Width of the vectors."""
-        return self.towers.dim
+        """Width of the vectors: that of the text tower."""
+        return int(self.towers.module.config.text_config.hidden_size)
 
     @abstractmethod
     def image_features(self, pixels: Tensor) -> Tensor:
@@ -71,12 +70,15 @@ class UniirFusion(FusingTowers):
             self.save_fusion(new / FUSION)
             write_description(new, self.kind)
 
+    @abstractmethod
     def save_fusion(self, folder: Path) -> None:
         """Write what is not in the towers."""
 
 
 class ClipFF(UniirFusion):
     """CLIP's towers under a T5 encoder."""
+
+    variant = "texts not projected"
 
     def image_features(self, pixels: Tensor) -> Tensor:
         """Projected features of the image tower, (n, 1 + patches, dim)."""
@@ -88,8 +90,7 @@ class ClipFF(UniirFusion):
     def fuse(self, image: Tensor, token_ids: Tensor) -> Tensor:
         """The mean of the T5 encoder's output over all positions; texts are padded to the full length."""
         ids, _ = self.towers.ids_and_mask(pad(token_ids, (0, self.towers.context - token_ids.shape[1])))
-        module = self.towers.module
-        text = module.text_projection(module.text_model(input_ids=ids).last_hidden_state)
+        text = self.towers.module.text_model(input_ids=ids).last_hidden_state
         both = torch.cat([text, image], dim=1)  # (n, context + 1 + patches, dim)
         vectors: Tensor = self.fusion(inputs_embeds=both).last_hidden_state.mean(dim=1)
         return vectors
@@ -102,7 +103,9 @@ class ClipFF(UniirFusion):
 
 
 class BlipFF(UniirFusion):
-    """BLIP's text tower that looks at the image."""
+    """BLIP's text tower that looks at the image, and its pooler."""
+
+    variant = "[CLS] pooled"
 
     def image_features(self, pixels: Tensor) -> Tensor:
         """Features of the image tower, (n, 1 + patches, image width)."""
@@ -110,18 +113,20 @@ class BlipFF(UniirFusion):
         return features
 
     def fuse(self, image: Tensor, token_ids: Tensor) -> Tensor:
-        """The projected output of the first token, which is [ENC], the last of BLIP's vocabulary."""
-        module = self.towers.module
+        """The pooled output of the first token, the tokenizer's own [CLS]."""
         ids, mask = self.towers.ids_and_mask(token_ids)
-        ids[:, 0] = module.config.text_config.vocab_size - 1
-        output = module.text_encoder(
+        output = self.towers.module.text_encoder(
             input_ids=ids,
             attention_mask=mask,
             encoder_hidden_states=image,
             encoder_attention_mask=torch.ones(image.shape[:2], dtype=torch.long, device=image.device),
         )
-        vectors: Tensor = module.text_proj(output.last_hidden_state[:, 0])
+        vectors: Tensor = torch.tanh(self.fusion(output.last_hidden_state[:, 0]))
         return vectors
+
+    def save_fusion(self, folder: Path) -> None:
+        """Write the pooler."""
+        save_weights(self.fusion.state_dict(), folder / WEIGHTS)
 
 
 def load_clip(source: str | Path | None, device: str = "cpu") -> ClipFF:
@@ -135,13 +140,23 @@ def load_clip(source: str | Path | None, device: str = "cpu") -> ClipFF:
             f"{folder}: the towers' vectors have width {towers.dim}, the fusion reads "
             f"{fusion.config.d_model}: use its own towers"
         )
+    projection = towers.module.text_projection.weight
+    if not torch.equal(projection, torch.eye(len(projection)).to(projection)):
+        raise ModelMismatch(f"{folder} has a text projection, which CLIP-FF has not: {_again('clip-ff')}")
     return ClipFF("clip-ff", towers, fusion)
 
 
 def load_blip(source: str | Path | None, device: str = "cpu") -> BlipFF:
     """The BLIP-FF in a folder made by `genius convert blip-ff`, or under a hub id."""
     folder = _find("blip-ff", source)
-    return BlipFF("blip-ff", blip.load(folder / TOWERS, device), nn.Identity())
+    file = folder / FUSION / WEIGHTS
+    if not file.is_file():
+        raise ModelMismatch(f"{folder} has no pooler ({FUSION}/{WEIGHTS}): {_again('blip-ff')}")
+    towers = blip.load(folder / TOWERS, device)
+    width = towers.module.config.text_config.hidden_size
+    pooler = nn.Linear(width, width)
+    load_weights(pooler, file)
+    return BlipFF("blip-ff", towers, pooler)
 
 
 def write_description(folder: Path, kind: str) -> None:
@@ -153,7 +168,11 @@ def save_t5(config: Any, tensors: dict[str, Tensor], folder: Path) -> None:
     """Write a T5 encoder as transformers reads it."""
     folder.mkdir()
     config.save_pretrained(folder)
-    save_weights(tensors, folder / "model.safetensors", {"format": "pt"})
+    save_weights(tensors, folder / WEIGHTS, {"format": "pt"})
+
+
+def _again(kind: str) -> str:
+    return f"it is of an earlier version; convert the .pth again: `genius convert {kind} FILE.pth --to DIR`"
 
 
 def _find(kind: str, source: str | Path | None) -> Path:
