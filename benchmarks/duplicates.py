@@ -4,7 +4,7 @@
 
 Photos of the val pool, each beside copies of itself: half the size, saved again at quality 50, cropped by a
 tenth, darkened. For each threshold: the share of copies that reach it, and the share of photos that have
-another photo which reaches it. `genius.query.duplicates:NEAR` is the one that is used.
+another photo which reaches it. `genius.confidence:NEAR` is the one that is used.
 """
 
 from __future__ import annotations

@@ -23,6 +23,19 @@ def test_more_similar_is_never_less_sure():
     assert sigmoid(np.array([-1e9, 0, 1e9])).tolist() == [0, 0.5, 1]
 
 
+def test_a_picture_that_finds_itself_is_sure():
+    """Whatever the labelled data says, which has no copies; no other kind of query and item is touched."""
+    weights = ConfidenceWeights(-30.0, 28.0, 0.0)
+    calibration = Calibration({(Modality.IMAGE, Modality.IMAGE): weights, KIND: weights}, weights)
+    similar, sample = np.array([0.9, 0.95, 0.97, 0.98, 1.0, 1.0001], np.float32), np.zeros(3, np.float32)
+    plain = sigmoid(calibration.logits(*KIND, similar, sample))
+    sure = sigmoid(calibration.logits(Modality.IMAGE, Modality.IMAGE, similar, sample))
+    assert sure[:2] == pytest.approx(plain[:2]) and plain.max() < 0.2
+    assert sure[2:] == pytest.approx([0.25, 0.5, 0.999, 0.999], abs=2e-3)
+    for kind in ((Modality.IMAGE, Modality.PAIR), (Modality.IMAGE, None), (None, None)):
+        assert sigmoid(calibration.logits(*kind, similar, sample)) == pytest.approx(plain)
+
+
 def test_a_background_without_items_or_spread_is_harmless():
     similar = np.array([0.5, 0.1], np.float32)
     assert background_gaps(similar, similar[:0]).tolist() == [0, 0]

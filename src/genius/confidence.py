@@ -5,7 +5,8 @@
 s is the similarity of query and item; mean and deviation are those of the query's similarities with a sample
 of the items of that modality. So a query that is a little like everything, such as one that means nothing,
 gets little confidence. The weights are fitted for each kind of query and item (`genius calibrate`), and are
-never negative for s: a more similar item is never less sure.
+never negative for s: a more similar item is never less sure. Labelled data seldom has the very picture that
+is asked with: where an image asks for images, the confidence is at least the share of the way from NEAR to 1.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ Floats = NDArray[np.float32]
 Kind = tuple[Modality, Modality]  # of the query, of the item
 POOLED = "pooled"  # weights for kinds without labelled data, and for items of several modalities
 SAMPLE = 256  # items of a modality whose similarities are the background of a query
+NEAR = 0.96  # cosine of two copies of a picture: benchmarks/duplicates.py
+SURE = 0.999  # confidence of the very picture that was asked with
 FLOOR = 1e-3  # smallest deviation, for items that are all alike
 
 
@@ -69,7 +72,17 @@ class Calibration(NamedTuple):
         known = have is not None and want is not None
         weights = self.kinds.get((have, want), self.pooled) if known else self.pooled  # type: ignore[arg-type]
         gaps = background_gaps(similar, sample)
-        return np.asarray(weights.bias + weights.similarity * similar + weights.gap * gaps, dtype=np.float32)
+        logits = weights.bias + weights.similarity * similar + weights.gap * gaps
+        if (have, want) == (Modality.IMAGE, Modality.IMAGE):
+            logits = np.maximum(logits, copy_logits(similar))
+        return np.asarray(logits, dtype=np.float32)
+
+
+def copy_logits(similar: Floats) -> Floats:
+    """Log-odds that pictures with these similarities are copies of the one that was asked with."""
+    chance = np.clip((similar - np.float32(NEAR)) / (1 - NEAR), 0, SURE)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(chance / (1 - chance)), dtype=np.float32)
 
 
 def background_gaps(similar: Floats, sample: Floats) -> Floats:

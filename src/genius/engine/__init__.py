@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from genius.confidence import NEAR
 from genius.engine.changing import IndexChanges
 from genius.engine.searching import IndexSearch
 from genius.filter.grammar import field_tests, field_text, parse_filter
@@ -13,7 +14,7 @@ from genius.ingest.missing import FilesReport, missing_files
 from genius.query.branch import Branch, branch
 from genius.query.browse import ItemPage, browse
 from genius.query.defaults import describe_options
-from genius.query.duplicates import NEAR, DuplicateGroup, find_duplicates
+from genius.query.duplicates import DuplicateGroup, find_duplicates
 from genius.store.records import Record
 from genius.store.stats import stats
 

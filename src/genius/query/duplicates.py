@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from genius.confidence import NEAR
 from genius.errors import BadInput
 from genius.store.index import Index
 from genius.store.records import MODALITIES, RecordBatch
 
-NEAR = 0.96  # cosine of two copies: benchmarks/duplicates.py
 BLOCK = 2048  # rows compared at a time
 NOT_SAME = 0.9999  # the most that two items of different content are said to be alike
 
