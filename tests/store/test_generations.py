@@ -222,7 +222,8 @@ def test_rows_that_were_read_lately_are_not_read_again(tmp_path, monkeypatch):
         LargeArray, "_parts", lambda self, starts, size: read.append(len(starts)) or parts(self, starts, size)
     )
     some, other = np.array([5, 17, 3999, 5]), np.array([5 + 320, 17])  # 325 has the place of 5
-    large[some]  # brings the blocks, then the rows
+    np.testing.assert_array_equal(large[some], values[some])
+    assert read == [1, 1, 1]  # the block of 5 and 17, which holds them; the last block, a shorter one; row 3999
     read.clear()
     np.testing.assert_array_equal(large[some], values[some])
     assert read == []

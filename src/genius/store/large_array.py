@@ -130,7 +130,9 @@ class LargeArray:
         whole = new[(new + 1) * self.block <= self.nbytes]
         count = TOGETHER // self.block
         for some in np.split(whole, range(count, len(whole), count)):
-            self._take(some, self._parts(some * self.block, self.block))
+            data = self._parts(some * self.block, self.block)
+            self._take(some, data)
+            self._remember(rows, width, some, data)
         for last_one in new[len(whole) :].tolist():  # of the file, and shorter
             size, at = self.nbytes - last_one * self.block, last_one * self.block
             self._take(np.array([last_one]), self._parts(np.array([at]), size))
@@ -145,6 +147,19 @@ class LargeArray:
             else:
                 kept[: len(kept) // size * size].reshape(-1, size)[blocks] = data
         self._checked[blocks] = True
+
+    def _remember(
+        self, rows: NDArray[np.int64], width: int, blocks: NDArray[np.int64], data: NDArray[np.uint8]
+    ) -> None:
+        """Keep those rows that lie in these verified blocks, (n, block), so that they are not read again."""
+        recent = self._recent
+        if recent is None or len(rows) > FEW * len(recent) or self.block % width or not len(blocks):
+            return
+        of_block = self.block // width
+        block, within = np.divmod(rows, of_block)
+        at = np.minimum(np.searchsorted(blocks, block), len(blocks) - 1)
+        there = blocks[at] == block
+        recent.put(rows[there], data.reshape(-1, width)[at[there] * of_block + within[there]])
 
     def _require_sums(self, blocks: NDArray[np.int64], data: memoryview) -> None:
         """Compare the checksums of blocks that lie one after the other in `data`."""
