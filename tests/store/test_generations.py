@@ -223,7 +223,7 @@ def test_rows_that_were_read_lately_are_not_read_again(tmp_path, monkeypatch):
     )
     some, other = np.array([5, 17, 3999, 5]), np.array([5 + 320, 17])  # 325 has the place of 5
     np.testing.assert_array_equal(large[some], values[some])
-    assert read == [1, 1, 1]  # the block of 5 and 17, which holds them; the last block, a shorter one; row 3999
+    assert read == [1, 1, 1]  # the block that holds 5 and 17; the last block, a shorter one; row 3999
     read.clear()
     np.testing.assert_array_equal(large[some], values[some])
     assert read == []
