@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
 from genius.data.mbeir import MBeir
 from genius.errors import BadData
-from genius.evaluate import environment
+from genius.evaluate import embeddings, environment
 from genius.evaluate.cache import read_items, read_queries
 from genius.evaluate.embeddings import Embedder
 from genius.types import Item
@@ -169,3 +171,16 @@ def test_another_environment_finds_nothing_in_the_cache(tiny_model, tmp_path, mo
     other = tiny_model()
     Embedder(other, tmp_path).pool(contents)
     assert (other.encoder.texts, other.quantized) == (2, 2)
+
+
+def test_the_next_batch_is_decoded_while_one_is_encoded(tmp_path, monkeypatch):
+    opened = threading.Event()
+    monkeypatch.setattr(
+        embeddings, "open_or_none", lambda file: opened.set() if file == tmp_path / "b" else file
+    )
+    batches = [[(tmp_path / "a", None), (None, "text")], [(tmp_path / "b", None)], [(tmp_path / "c", None)]]
+    images = embeddings._opened(batches)
+    assert next(images) == [tmp_path / "a", None]
+    assert opened.wait(10)  # without asking for it
+    assert [*images] == [[None], [tmp_path / "c"]]
+    assert [*embeddings._opened([])] == []

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 
 from genius.encode.base import Array, TrainableEncoder
+from genius.encode.images import MANY_CORES, cores
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -34,11 +37,21 @@ def embed_images(encoder: TrainableEncoder, images: Sequence[Image], dim: int, b
     """Raw vectors of RGB images, (n, dim)."""
     _stop_training(encoder.module)
     vectors = np.empty((len(images), dim), dtype=np.float32)
-    for start in range(0, len(images), batch):
-        part = images[start : start + batch]
-        pixels = torch.stack([encoder.prepare_image(image) for image in part])
-        vectors[start : start + len(part)] = encoder.image_vectors(pixels).float().cpu().numpy()
+    with _prepare_images(encoder, len(images)) as prepare:
+        for start in range(0, len(images), batch):
+            part = images[start : start + batch]
+            vectors[start : start + len(part)] = encoder.image_vectors(prepare(part)).float().cpu().numpy()
     return vectors
+
+
+@contextmanager
+def _prepare_images(encoder: TrainableEncoder, count: int) -> Iterator[Callable[[Sequence[Image]], Tensor]]:
+    """What makes pixels of images: in threads where there are many cores, which a GPU waits for otherwise."""
+    if count < MANY_CORES or cores() < MANY_CORES:
+        yield lambda part: torch.stack([encoder.prepare_image(image) for image in part])
+    else:
+        with ThreadPoolExecutor(cores()) as threads:
+            yield lambda part: torch.stack([*threads.map(encoder.prepare_image, part)])
 
 
 @torch.inference_mode()

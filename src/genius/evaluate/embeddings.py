@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from genius.data.images import open_image
 from genius.encode.base import Encoder, FusingEncoder, Parts, encode_parts
+from genius.encode.images import cores
 from genius.errors import BadData, BadImage
 from genius.evaluate.cache import ABSENT, MODALITIES, ArrayCache, Input, Inputs, Key, Progress
 from genius.evaluate.environment import CODE_SOURCES, VECTOR_SOURCES, environment
@@ -130,9 +132,11 @@ class Embedder:
     def encode(self, inputs: Sequence[Inputs]) -> None:
         """Encode whatever is not cached; every batch is on disk before the next begins."""
         keys, sources = self._missing(inputs)
-        for start in range(0, len(keys), BATCH):
+        starts = range(0, len(keys), BATCH)
+        batches = [sources[start : start + BATCH] for start in starts]
+        for start, batch, images in zip(starts, batches, _opened(batches), strict=True):
             self._progress("encoding", start, len(keys))
-            self._encode(keys[start : start + BATCH], sources[start : start + BATCH])
+            self._encode(keys[start : start + BATCH], batch, images)
         if keys:
             self._progress("encoding", len(keys), len(keys))
 
@@ -181,8 +185,7 @@ class Embedder:
         rows = [row for row in self._embeddings.missing(keys) if keys[row] not in self._bad]
         return [keys[row] for row in rows], [sources[row] for row in rows]
 
-    def _encode(self, keys: Sequence[Key], sources: Sequence[Input]) -> None:
-        images = [open_or_none(file) for file, _ in sources]
+    def _encode(self, keys: Sequence[Key], sources: Sequence[Input], images: Sequence[Image | None]) -> None:
         bad = {row for row, (file, _) in enumerate(sources) if file is not None and images[row] is None}
         self._bad.update(keys[row] for row in bad)
         good = [row for row in range(len(keys)) if row not in bad]
@@ -228,6 +231,18 @@ class Embedder:
             return np.empty(shape, dtype=np.float32)
         with tempfile.TemporaryFile(dir=self._folder) as file:
             return np.memmap(file, dtype=np.float32, mode="w+", shape=shape)
+
+
+def _opened(batches: Sequence[Sequence[Input]]) -> Iterator[list[Image | None]]:
+    """The images of each batch; threads decode those of the next one while a batch is encoded."""
+    with ThreadPoolExecutor(cores()) as threads:
+        ahead: Iterator[Image | None] = iter(())
+        for number, batch in enumerate(batches):
+            now, ahead = ahead, threads.map(open_or_none, [file for file, _ in batch])
+            if number:
+                yield list(now)
+        if batches:
+            yield list(ahead)
 
 
 def open_or_none(file: Path | None) -> Image | None:

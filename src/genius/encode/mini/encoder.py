@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 DIM = 512
 SIDE = 224
-IMAGE_BATCH = 16
+IMAGE_BATCH, GPU_IMAGE_BATCH = 16, 256
 TEXT_BATCH, GPU_TEXT_BATCH = 32, 1024
 WEIGHTS, TOKENIZER = "encoder.safetensors", "tokenizer.json"
 SCALE = ".scale"  # ends the name of the scales of a matrix
@@ -108,7 +108,8 @@ class MiniEncoder:
 
     def encode_images(self, images: Sequence[Image]) -> Array:
         """Raw vectors of RGB images, (n, dim)."""
-        return embed_images(self, images, DIM, IMAGE_BATCH)
+        batch = GPU_IMAGE_BATCH if self.device.type == "cuda" else IMAGE_BATCH
+        return embed_images(self, images, DIM, batch)
 
     def encode_texts(self, texts: Sequence[str]) -> Array:
         """Raw vectors of texts, (n, dim)."""
