@@ -46,6 +46,8 @@ TEXTS = [
     "-1e1",
     "true",
     "TRUE",
+    "yes",
+    "No",
     "it's",
     "100%",
     "a_s",
@@ -91,7 +93,7 @@ def passes(value: Any, symbol: str, wanted: Any) -> bool:
         return False
     if isinstance(wanted, bool) or isinstance(value, bool):
         if isinstance(value, str):
-            return symbol == "=" and value.lower() == str(wanted).lower()
+            return symbol == "=" and value.lower() in (("true", "yes") if wanted else ("false", "no"))
         return symbol == "=" and isinstance(wanted, bool) and value is wanted
     if isinstance(value, str) and isinstance(wanted, str):
         return bool(OPERATORS[symbol](value, wanted))
@@ -269,6 +271,18 @@ def test_fields_that_every_item_has(index):
     )
     assert ids(r"id like 'i\_'") == set() and len(ids("id like 'i_'")) == 5
     assert ids("text like '%OAK%'") == {"i0"} and ids("text is missing") == {"i1", "i2", "i4"}
+
+
+def test_the_truth_values_of_tables(index):
+    """A column of yes and no, as shops export it; with and without an index of the field."""
+    answers = ["yes", "No", "YES", "maybe", "true", True, False, "no", "", None, 1]
+    index.add([record(number, {"sold": answer}) for number, answer in enumerate(answers)])
+    for size in (len(answers), finding.INDEXED_ITEMS):
+        found = Filters(index)
+        assert kept(index, found, "sold", size) == {"i0", "i2", "i4", "i5"}
+        assert kept(index, found, "sold = false", size) == {"i1", "i6", "i7"}
+        assert kept(index, found, "sold != true", size) == {"i1", "i3", "i6", "i7", "i8", "i10"}
+        assert kept(index, found, "sold = 'yes'", size) == {"i0"}
 
 
 def test_a_list_of_10000_values(index):

@@ -24,7 +24,7 @@ import numpy as np
 from genius.errors import IndexLocked, StorageError
 from genius.filter.grammar import Compare, FieldName, FieldTest, Has, Like, OneOf, number
 from genius.filter.trigrams import trigram_query
-from genius.filter.values import check_of, file_date, folder
+from genius.filter.values import TRUTHS, check_of, file_date, folder
 from genius.store.connection import connect, sqlite_errors
 from genius.store.index import LOGGER, Index
 from genius.store.records import Rows
@@ -251,9 +251,9 @@ _NUMERIC_TEXT = _Condition(
 def _compare_conditions(test: Compare) -> list[_Condition]:
     value, operator = test.value, test.operator
     if isinstance(value, bool):
-        name = "true" if value else "false"
-        same = _Condition("{kind} = 'text' AND {value} COLLATE NOCASE = ?", (name,))
-        return [_Condition("{kind} = ?", (name,)), same]
+        names = TRUTHS[value]
+        same = _Condition("{kind} = 'text' AND {value} COLLATE NOCASE IN (?, ?)", names)
+        return [_Condition("{kind} = ?", names[:1]), same]
     numeric = f"{{kind}} IN {NUMBERS} AND {{value}} {operator} ?"
     if isinstance(value, str):
         found = [_Condition(f"{{kind}} = 'text' AND {{value}} {operator} ?", (value,))]

@@ -4,8 +4,8 @@
   `not like` ask that the field is there.
 - Numbers compare as numbers, texts by their code points, true and false only with = and !=.
 - A text that reads as a number (as in a CSV file) compares with a number as that number, whichever of the two
-  is in the filter; the texts true and false, in any case, equal true and false. Otherwise values of two types
-  are not equal and have no order.
+  is in the filter; the texts of TRUTHS, in any case, equal true and false. Otherwise values of two types are
+  not equal and have no order.
 - A list passes a test if one of its elements does. An object passes none but `has`.
 """
 
@@ -31,6 +31,7 @@ from genius.filter.grammar import (
 from genius.filter.patterns import pattern_parts
 
 Check = Callable[[Any], bool]
+TRUTHS = {True: ("true", "yes"), False: ("false", "no")}  # as they are written in JSON, and in tables
 
 
 class ItemFields(NamedTuple):
@@ -210,5 +211,4 @@ def as_stored(value: int | float) -> int | float:
 
 
 def _truth(text: str) -> bool | None:
-    lowered = text.lower()
-    return lowered == "true" if lowered in ("true", "false") else None
+    return next((truth for truth, names in TRUTHS.items() if text.lower() in names), None)
